@@ -1,0 +1,78 @@
+//! The running half of a device.
+
+use ignis_ops::{Program, Round, SampleOut, Sampling, WeightId};
+use ignis_types::{Bytes, Limits};
+
+use crate::error::DeviceError;
+use crate::layout::DeviceLayout;
+
+/// Where the arena put each thing that a program needs. Byte offsets from the device base.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// Start of each weight, by `WeightId`.
+    pub weights: Vec<u64>,
+    /// Start of each activation buffer, by `BufferId`; buffers that never live together may share.
+    pub buffers: Vec<u64>,
+    /// Start of the scratch that the ops share, and its size.
+    pub scratch: (u64, Bytes),
+    /// Start of the KV pool.
+    pub kv_pool: u64,
+    /// Start of the penalty counts, `[lanes_max, vocab]` u32: the output in bits 0..31, the prompt
+    /// in bit 31.
+    pub penalty_counts: u64,
+    /// Start of the sampling scratch, `[lanes_max, sampling_lane_bytes]`.
+    pub sampling: u64,
+}
+
+/// A lane's sampling, as it stands in this round.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneSampling<'a> {
+    /// Its lane: the row of the penalty counts.
+    pub lane: u32,
+    /// Row of the logits buffer.
+    pub logit_row: u32,
+    /// Position of the token to draw.
+    pub position: u32,
+    /// What the request asked for.
+    pub params: &'a Sampling,
+    /// `(id, bias)`, at most `LOGIT_BIAS_MAX`.
+    pub logit_bias: &'a [(u32, f32)],
+}
+
+/// A device that runs programs over one reservation of memory.
+///
+/// Life: `reserve` once, `bind` once, `put_weight` for every weight, then rounds. Nothing after
+/// `bind` allocates device memory or heap.
+pub trait Device: Send {
+    /// The sizes this device was planned with.
+    fn layout(&self) -> &dyn DeviceLayout;
+    /// A name for tables, events and metrics, such as `cpu (2 threads, avx512-vnni)`.
+    fn describe(&self) -> String;
+    /// Takes the whole device plan as one block, zeroed. Called once.
+    fn reserve(&mut self, bytes: Bytes) -> Result<(), DeviceError>;
+    /// Reservations made so far from any plan space; must not grow after the seal.
+    fn reservations(&self) -> u64;
+    /// Fixes the program, the addresses of its parts and the limits. Called once, after `reserve`.
+    fn bind(
+        &mut self,
+        program: &Program,
+        addresses: &Addresses,
+        limits: &Limits,
+    ) -> Result<(), DeviceError>;
+    /// Converts a stored weight (bytes in `WeightSpec::dtype`) into the arena.
+    fn put_weight(&mut self, id: WeightId, stored: &[u8]) -> Result<(), DeviceError>;
+    /// Runs the body of the program over the round, then the head for `round.logit_rows`.
+    fn run(&mut self, round: &Round<'_>) -> Result<(), DeviceError>;
+    /// Runs the head again for other rows of the round that `run` has just done.
+    fn run_head(&mut self, round: &Round<'_>) -> Result<(), DeviceError>;
+    /// Draws one token for each entry from the logits that `run` left, and counts it as output.
+    fn sample(
+        &mut self,
+        lanes: &[LaneSampling<'_>],
+        out: &mut [SampleOut],
+    ) -> Result<(), DeviceError>;
+    /// Row `row` of the logits, `[vocab]`.
+    fn logits(&self, row: u32) -> &[f32];
+    /// Sets a lane's penalty counts to those of its prompt.
+    fn reset_penalties(&mut self, lane: u32, prompt: &[u32]) -> Result<(), DeviceError>;
+}

@@ -1,0 +1,59 @@
+//! Sizes that depend on the kind of device, as pure functions.
+
+use ignis_ops::{KvShape, Linear, Program, TOP_LOGPROBS_MAX, WeightSpec};
+use ignis_types::{Bytes, DType, Limits, Overflow, PAGE_TOKENS};
+
+/// Bytes of the fixed results of one sampled row.
+pub const SAMPLE_ROW_BYTES: u64 = 16 + 8 * TOP_LOGPROBS_MAX as u64;
+
+/// How keys and values are stored in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvFormat {
+    /// 2 bytes a value; the serving default.
+    Bf16,
+    /// 4 bytes a value; for exact tests.
+    F32,
+}
+
+impl KvFormat {
+    /// The stored dtype.
+    pub fn dtype(self) -> DType {
+        match self {
+            KvFormat::Bf16 => DType::BF16,
+            KvFormat::F32 => DType::F32,
+        }
+    }
+
+    /// Bytes of one page `[layers, 2 (K, V), kv_heads, PAGE_TOKENS, head_dim]`.
+    pub fn page_bytes(self, shape: &KvShape) -> Result<Bytes, Overflow> {
+        Bytes(self.dtype().block_bytes())
+            .times(u64::from(shape.layers) * 2)?
+            .times(u64::from(shape.kv_heads))?
+            .times(u64::from(shape.head_dim) * u64::from(PAGE_TOKENS))
+    }
+}
+
+/// Precision of activations in products with quantised weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activations {
+    /// Integer codes a group of 32 columns; fast, the default.
+    Int8,
+    /// f32 throughout: slower, for tests and for those who want it.
+    F32,
+}
+
+/// Bytes that a kind of device needs, computed without one.
+pub trait DeviceLayout {
+    /// Start alignment of every region and weight, a power of two.
+    fn align(&self) -> u64;
+    /// Bytes of a weight in the arena, in the layout that the kernels read.
+    fn weight_bytes(&self, weight: &WeightSpec) -> Result<Bytes, Overflow>;
+    /// Scratch of a [`Linear`] over `rows` rows of `cols` columns: the encoded input.
+    fn linear_scratch(&self, op: &Linear, rows: u64, cols: u64) -> Result<Bytes, Overflow>;
+    /// Scratch of attention in the widest round: partial sums of long rows.
+    fn attention_scratch(&self, program: &Program, limits: &Limits) -> Result<Bytes, Overflow>;
+    /// Bytes that sampling needs for each lane beside its logits row.
+    fn sampling_lane_bytes(&self, vocab: u32) -> Result<Bytes, Overflow>;
+    /// Bytes of one KV page.
+    fn kv_page_bytes(&self, shape: &KvShape) -> Result<Bytes, Overflow>;
+}

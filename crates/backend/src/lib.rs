@@ -1,0 +1,15 @@
+//! What the engine asks of a device.
+//!
+//! Purpose: one trait for sizes ([`DeviceLayout`], pure arithmetic, no device needed) and one for
+//! running ([`Device`]). Both the dry run and the real load go through the same layout, so the plan
+//! cannot differ from what is reserved.
+//!
+//! Leaves out: policy, models, files.
+
+mod device;
+mod error;
+mod layout;
+
+pub use device::{Addresses, Device, LaneSampling};
+pub use error::DeviceError;
+pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};

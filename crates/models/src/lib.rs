@@ -1,0 +1,45 @@
+//! Model families: what the headers of a checkpoint say, and the program of ops that runs it.
+//!
+//! Key properties: everything here is computed from headers; weights are named, never read (but
+//! for the short vector of rotary factors that some GGUF files carry). A family is written once,
+//! for both file formats.
+//!
+//! Knows nothing of Python, HTTP, devices or who runs a program.
+#![forbid(unsafe_code)]
+
+mod dense;
+mod error;
+mod gguf_shape;
+mod hf_shape;
+mod names;
+mod shape;
+
+pub use error::ModelError;
+pub use shape::{Family, ModelShape};
+
+use ignis_formats::Checkpoint;
+use ignis_ops::Program;
+
+/// A checkpoint understood: its shape and its program.
+#[derive(Debug)]
+pub struct Model {
+    /// Dimensions and options.
+    pub shape: ModelShape,
+    /// Ops over buffers and weights.
+    pub program: Program,
+}
+
+impl Model {
+    /// Reads the headers of `checkpoint` and writes the program of its family.
+    ///
+    /// Errors: a family that is not known; keys or tensors that are missing or disagree.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Model, ModelError> {
+        let shape = match checkpoint {
+            Checkpoint::Gguf(gguf) => gguf_shape::read(checkpoint, gguf)?,
+            Checkpoint::Safetensors { config, .. } => hf_shape::read(checkpoint, config)?,
+        };
+        shape.check()?;
+        let program = dense::program(checkpoint, &shape)?;
+        Ok(Model { shape, program })
+    }
+}

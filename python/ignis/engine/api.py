@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-RequestClass = Literal["interactive", "agent"]
+from ignis.admission.rank import RequestClass
+
+__all__ = [
+    "EngineOptions",
+    "FinishReason",
+    "RequestClass",
+    "SamplingParams",
+    "SequenceRequest",
+    "SequenceTimes",
+    "TokenBatch",
+    "TokenOut",
+]
+
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
@@ -27,6 +39,22 @@ class SamplingParams:
     seed: int = 0
     logprobs: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What the configuration and the plan decide about serving, besides the engine's own sizes.
+
+    `default_tokens_max` is `model.default_max_tokens` (0: up to the context). `queue_max` requests
+    may be open beyond one for each lane. After a prefill chunk, decode gets at least
+    `decode_share_percent` (0 to 99) of the time before the next one.
+    """
+
+    context_tokens_max: int
+    chunk_tokens_max: int
+    default_tokens_max: int
+    queue_max: int
+    decode_share_percent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +98,6 @@ class SequenceTimes:
     submitted: float
     admitted: float | None = None
     first_token: float | None = None
+    last_token: float | None = None
     finished: float | None = None
-    gaps: list[float] = field(default_factory=list)
+    gap_max_s: float = 0.0  # longest time between two tokens

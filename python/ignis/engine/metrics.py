@@ -1,0 +1,79 @@
+"""What the engine reports while it serves, as a protocol that `ignis.telemetry` fulfils.
+
+Every call comes from the event loop's thread. A request is reported once on each of its ways:
+`request_refused`, or `request_submitted` followed by exactly one `request_done`, whose outcome is
+the finish reason that its reader was given. So totals by outcome equal what clients count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ignis.engine.api import FinishReason, RequestClass
+
+RefusalReason = Literal["queue_full", "never_fits", "draining", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStats:
+    """One round, and the engine's state after it."""
+
+    duration_s: float
+    prefill_tokens: int  # prompt tokens computed; 0 for a decode round
+    decode_lanes: int  # lanes that decoded
+    tokens: int  # tokens sampled, that of a prefill's end included
+    running: int  # sequences with a lane
+    waiting: int  # sequences without one
+    pages_free: int
+
+
+class EngineMetrics(Protocol):
+    """Seconds are monotonic differences; counts are of tokens."""
+
+    def request_submitted(self, request_class: RequestClass) -> None:
+        """A request was accepted and waits."""
+
+    def request_refused(self, reason: RefusalReason) -> None:
+        """`submit` raised."""
+
+    def request_admitted(self, request_class: RequestClass, queued_s: float) -> None:
+        """A request got its lane and pages, `queued_s` after its submit."""
+
+    def first_token(self, request_class: RequestClass, ttft_s: float) -> None:
+        """Its first token was sampled, `ttft_s` after its submit."""
+
+    def token_gap(self, request_class: RequestClass, gap_s: float) -> None:
+        """A later token was sampled, `gap_s` after the one before."""
+
+    def request_done(
+        self,
+        request_class: RequestClass,
+        outcome: FinishReason,
+        prompt_tokens: int,
+        completion_tokens: int,
+        duration_s: float,
+    ) -> None:
+        """Its reader was given `outcome`, `duration_s` after the submit."""
+
+    def round_done(self, stats: RoundStats) -> None:
+        """A round ran."""
+
+
+class NoMetrics:
+    """Reports to nobody."""
+
+    def request_submitted(self, request_class: RequestClass) -> None: ...
+    def request_refused(self, reason: RefusalReason) -> None: ...
+    def request_admitted(self, request_class: RequestClass, queued_s: float) -> None: ...
+    def first_token(self, request_class: RequestClass, ttft_s: float) -> None: ...
+    def token_gap(self, request_class: RequestClass, gap_s: float) -> None: ...
+    def request_done(
+        self,
+        request_class: RequestClass,
+        outcome: FinishReason,
+        prompt_tokens: int,
+        completion_tokens: int,
+        duration_s: float,
+    ) -> None: ...
+    def round_done(self, stats: RoundStats) -> None: ...

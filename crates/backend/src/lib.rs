@@ -9,7 +9,9 @@
 mod device;
 mod error;
 mod layout;
+mod stored;
 
 pub use device::{Addresses, Device, LaneSampling};
 pub use error::DeviceError;
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
+pub use stored::StoredLayout;

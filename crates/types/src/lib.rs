@@ -12,6 +12,6 @@ mod units;
 
 pub use dtype::DType;
 pub use ids::{LaneId, PageId};
-pub use limits::{Limits, LimitsError, PAGE_TOKENS};
+pub use limits::{LANES_MAX, Limits, LimitsError, PAGE_TOKENS};
 pub use line::PlanLine;
 pub use units::{Bytes, Overflow};

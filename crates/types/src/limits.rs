@@ -3,6 +3,9 @@
 /// Tokens of one KV page. Fixed: images, block tables and reservations all count in it.
 pub const PAGE_TOKENS: u32 = 64;
 
+/// Most decode seats that a load may have.
+pub const LANES_MAX: usize = 256;
+
 /// What a load is sized for. Every byte of the plan is a function of these and the model's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -54,7 +57,7 @@ impl Limits {
                 Err(LimitsError::OutOfRange { name, found, min, max })
             }
         };
-        range("lanes", self.lanes_max, 1, 256)?;
+        range("lanes", self.lanes_max, 1, LANES_MAX as u32)?;
         range("prefill chunk", self.chunk_tokens_max, 1, 1 << 16)?;
         range("context", self.context_tokens_max, 1, 1 << 24)?;
         range("pages", self.pages, 1, u32::MAX / PAGE_TOKENS)

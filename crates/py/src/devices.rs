@@ -1,0 +1,90 @@
+//! Which devices there are, and their sizes.
+
+use ignis_backend::{Activations, Device, DeviceLayout, KvFormat, StoredLayout};
+use ignis_cpu::{CpuDevice, CpuLayout, CpuOptions};
+use ignis_sim::SimLayout;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Which device, and how it is run.
+#[pyclass(frozen, module = "ignis._native")]
+#[derive(Clone)]
+pub(crate) struct DeviceOptions {
+    #[pyo3(get)]
+    device: String,
+    #[pyo3(get)]
+    threads: usize,
+    #[pyo3(get)]
+    kv_format: String,
+    #[pyo3(get)]
+    activations: String,
+    kv: KvFormat,
+    act: Activations,
+}
+
+#[pymethods]
+impl DeviceOptions {
+    #[new]
+    #[pyo3(signature = (device, threads = 1, kv_format = "bf16", activations = "int8"))]
+    fn new(device: &str, threads: usize, kv_format: &str, activations: &str) -> PyResult<Self> {
+        let unknown = |what: &str, found: &str, expected: &str| {
+            PyValueError::new_err(format!("{what} is {found:?}, expected {expected}"))
+        };
+        if !["cpu", "cuda", "sim"].contains(&device) {
+            return Err(unknown("device", device, "cpu, cuda or sim"));
+        }
+        if !(1..=1024).contains(&threads) {
+            return Err(unknown("threads", &threads.to_string(), "1 to 1024"));
+        }
+        let kv = match kv_format {
+            "bf16" => KvFormat::Bf16,
+            "f32" => KvFormat::F32,
+            other => return Err(unknown("kv_format", other, "bf16 or f32")),
+        };
+        let act = match activations {
+            "int8" => Activations::Int8,
+            "f32" => Activations::F32,
+            other => return Err(unknown("activations", other, "int8 or f32")),
+        };
+        Ok(DeviceOptions {
+            device: device.to_owned(),
+            threads,
+            kv_format: kv_format.to_owned(),
+            activations: activations.to_owned(),
+            kv,
+            act,
+        })
+    }
+}
+
+impl DeviceOptions {
+    fn cpu(&self) -> CpuOptions {
+        CpuOptions { threads: self.threads, activations: self.act, kv_format: self.kv }
+    }
+
+    /// The sizes of the device, which need not be here.
+    pub(crate) fn layout(&self) -> Box<dyn DeviceLayout> {
+        match self.device.as_str() {
+            "cuda" => Box::new(StoredLayout { kv_format: self.kv }),
+            "sim" => Box::new(SimLayout),
+            _ => Box::new(CpuLayout::new(&self.cpu())),
+        }
+    }
+
+    /// The device itself.
+    pub(crate) fn open(&self) -> PyResult<Box<dyn Device>> {
+        if self.device == "cpu" {
+            return Ok(Box::new(CpuDevice::new(&self.cpu())));
+        }
+        Err(PyValueError::new_err(format!("device {:?} cannot load a model", self.device)))
+    }
+}
+
+/// Device memory free now, in bytes.
+#[pyfunction]
+pub(crate) fn free_bytes(device: &str) -> PyResult<u64> {
+    match device {
+        "cpu" => Ok(ignis_cpu::free_bytes().0),
+        other => Err(PyValueError::new_err(format!("no reading of free memory on {other:?}"))),
+    }
+}

@@ -1,0 +1,212 @@
+//! The engine: load, rounds, release.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrayvec::ArrayVec;
+use ignis_engine::RoundPlan;
+use ignis_formats::Checkpoint;
+use ignis_sim::SimDevice;
+use ignis_types::{Bytes, LANES_MAX, PlanLine};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::devices::DeviceOptions;
+use crate::errors::{FileError, from_engine};
+use crate::model::Limits;
+use crate::round_out::RoundOut;
+use crate::sampling::Sampling;
+
+/// Read from another thread while a load runs.
+#[pyclass(frozen, module = "ignis._native")]
+#[derive(Default)]
+pub(crate) struct LoadProgress(Arc<ignis_engine::Progress>);
+
+#[pymethods]
+impl LoadProgress {
+    #[new]
+    fn new() -> Self {
+        LoadProgress::default()
+    }
+
+    fn bytes_done(&self) -> u64 {
+        self.0.done.load(Ordering::Relaxed)
+    }
+
+    fn bytes_total(&self) -> u64 {
+        self.0.total.load(Ordering::Relaxed)
+    }
+}
+
+/// The witness model's next token, for tests.
+#[pyfunction]
+pub(crate) fn witness_next(prefix: Vec<u32>, vocab: u32, seed: u64) -> u32 {
+    ignis_sim::witness_next(prefix, vocab, seed)
+}
+
+/// One loaded model.
+#[pyclass(module = "ignis._native")]
+pub(crate) struct Engine {
+    inner: ignis_engine::Engine,
+}
+
+fn unsigned(py: Python<'_>, buffer: &PyBuffer<u32>, count: usize) -> PyResult<Vec<u32>> {
+    let cells = buffer
+        .as_slice(py)
+        .ok_or_else(|| PyValueError::new_err("the array is not contiguous"))?;
+    let cells = cells
+        .get(..count)
+        .ok_or_else(|| PyValueError::new_err("the array is shorter than its count"))?;
+    Ok(cells.iter().map(|cell| cell.get()).collect())
+}
+
+#[pymethods]
+impl Engine {
+    #[staticmethod]
+    #[pyo3(signature = (path, limits, options, plan, progress = None))]
+    fn load(
+        py: Python<'_>,
+        path: PathBuf,
+        limits: &Limits,
+        options: &DeviceOptions,
+        plan: Vec<(String, u64)>,
+        progress: Option<&LoadProgress>,
+    ) -> PyResult<Self> {
+        let plan = plan
+            .iter()
+            .map(|(name, bytes)| {
+                PlanLine::ALL
+                    .into_iter()
+                    .find(|line| line.name() == name)
+                    .map(|line| (line, Bytes(*bytes)))
+                    .ok_or_else(|| PyValueError::new_err(format!("no plan line {name:?}")))
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        let progress = progress.map(|p| Arc::clone(&p.0)).unwrap_or_default();
+        let (limits, device) = (limits.native(), options.open()?);
+        py.detach(|| {
+            let checkpoint =
+                Checkpoint::open(&path).map_err(|error| FileError::new_err(error.to_string()))?;
+            let inner = ignis_engine::load(&checkpoint, &limits, device, &plan, &progress)
+                .map_err(from_engine)?;
+            Ok(Engine { inner })
+        })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (limits, vocab, seed, fault_ppm = 0))]
+    fn simulated(limits: &Limits, vocab: u32, seed: u64, fault_ppm: u32) -> PyResult<Self> {
+        if vocab == 0 {
+            return Err(PyValueError::new_err("vocab is 0, expected at least 1"));
+        }
+        let program = ignis_sim::witness_program(vocab);
+        let device = Box::new(SimDevice::new(seed, fault_ppm));
+        let inner = ignis_engine::simulated(&program, &limits.native(), device, seed)
+            .map_err(from_engine)?;
+        Ok(Engine { inner })
+    }
+
+    #[getter]
+    fn page_tokens(&self) -> u32 {
+        ignis_types::PAGE_TOKENS
+    }
+
+    #[getter]
+    fn lanes_max(&self) -> u32 {
+        self.inner.limits().lanes_max
+    }
+
+    #[getter]
+    fn pages_total(&self) -> u32 {
+        self.inner.limits().pages
+    }
+
+    #[getter]
+    fn vocab(&self) -> u32 {
+        self.inner.vocab()
+    }
+
+    #[getter]
+    fn description(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn pages_free(&self) -> u32 {
+        self.inner.pages_free()
+    }
+
+    fn reserved(&self) -> Vec<(&'static str, u64)> {
+        self.inner.reserved().map(|(line, bytes)| (line.name(), bytes.0)).collect()
+    }
+
+    fn plan_allocations_after_seal(&mut self) -> u64 {
+        self.inner.allocations_after_seal()
+    }
+
+    fn admit(
+        &mut self,
+        py: Python<'_>,
+        lane: u32,
+        prompt: PyBuffer<u32>,
+        pages: u32,
+        sampling: &Sampling,
+    ) -> PyResult<()> {
+        let prompt = unsigned(py, &prompt, prompt.item_count())?;
+        self.inner
+            .admit(lane, &prompt, pages, &sampling.params, &sampling.logit_bias)
+            .map_err(from_engine)
+    }
+
+    fn round(
+        &mut self,
+        py: Python<'_>,
+        prefill_lane: i64,
+        prefill_tokens: u32,
+        decode_lanes: PyBuffer<u32>,
+        decode_count: usize,
+        out: &RoundOut,
+    ) -> PyResult<usize> {
+        let mut decode: ArrayVec<u32, LANES_MAX> = ArrayVec::new();
+        let cells = decode_lanes
+            .as_slice(py)
+            .and_then(|cells| cells.get(..decode_count))
+            .filter(|cells| cells.len() <= LANES_MAX)
+            .ok_or_else(|| PyValueError::new_err("decode_lanes is shorter than decode_count"))?;
+        decode.extend(cells.iter().map(|cell| cell.get()));
+        let prefill = u32::try_from(prefill_lane).ok().map(|lane| (lane, prefill_tokens));
+        let inner = &mut self.inner;
+        let results = py
+            .detach(|| inner.round(RoundPlan { prefill, decode: &decode }))
+            .map_err(from_engine)?;
+        out.fill(py, results)?;
+        Ok(results.len())
+    }
+
+    fn score(
+        &mut self,
+        py: Python<'_>,
+        lane: u32,
+        tokens: u32,
+        logprobs: PyBuffer<f32>,
+    ) -> PyResult<usize> {
+        let mut values = vec![0.0; logprobs.item_count()];
+        let inner = &mut self.inner;
+        let written =
+            py.detach(|| inner.score(lane, tokens, &mut values)).map_err(from_engine)?;
+        let cells = logprobs
+            .as_mut_slice(py)
+            .ok_or_else(|| PyValueError::new_err("logprobs is not writable"))?;
+        cells[..written].iter().zip(&values).for_each(|(cell, &value)| cell.set(value));
+        Ok(written)
+    }
+
+    fn release(&mut self, lane: u32) -> PyResult<()> {
+        self.inner.release(lane).map_err(from_engine)
+    }
+
+    fn position(&self, lane: u32) -> PyResult<u32> {
+        self.inner.position(lane).map_err(from_engine)
+    }
+}

@@ -1,0 +1,60 @@
+//! One Python class for each kind of failure; every Rust variant maps to one of them.
+
+use ignis_engine::EngineError;
+use ignis_models::ModelError;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::prelude::*;
+
+create_exception!(ignis._native, NativeError, PyException, "Base of what the core raises.");
+create_exception!(ignis._native, FileError, NativeError, "A model file is missing or damaged.");
+create_exception!(
+    ignis._native,
+    ShapeUnsupportedError,
+    NativeError,
+    "The model's architecture or a shape in it is not supported."
+);
+create_exception!(
+    ignis._native,
+    MemoryRefusedError,
+    NativeError,
+    "The system did not give the planned memory, or a region differs from its plan line."
+);
+create_exception!(ignis._native, DeviceFaultError, NativeError, "The device failed while running.");
+
+pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = m.py();
+    m.add("NativeError", py.get_type::<NativeError>())?;
+    m.add("FileError", py.get_type::<FileError>())?;
+    m.add("ShapeUnsupportedError", py.get_type::<ShapeUnsupportedError>())?;
+    m.add("MemoryRefusedError", py.get_type::<MemoryRefusedError>())?;
+    m.add("DeviceFaultError", py.get_type::<DeviceFaultError>())
+}
+
+/// The Python exception of a model that cannot be read or is not supported.
+pub(crate) fn from_model(error: ModelError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        ModelError::Format(_) | ModelError::TensorShape { .. } => FileError::new_err(text),
+        _ => ShapeUnsupportedError::new_err(text),
+    }
+}
+
+/// The Python exception of a failed load or round.
+pub(crate) fn from_engine(error: EngineError) -> PyErr {
+    use ignis_backend::DeviceError as D;
+    let text = error.to_string();
+    match error {
+        EngineError::Format(_) | EngineError::Device(D::NotFinite { .. } | D::WeightBytes { .. }) => {
+            FileError::new_err(text)
+        }
+        EngineError::Model(error) => from_model(error),
+        EngineError::Device(D::DTypeUnsupported { .. } | D::ShapeUnsupported { .. })
+        | EngineError::Overflow(_) => ShapeUnsupportedError::new_err(text),
+        EngineError::Arena(_) | EngineError::Device(D::Reserve { .. }) => {
+            MemoryRefusedError::new_err(text)
+        }
+        EngineError::Device(_) => DeviceFaultError::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
+}

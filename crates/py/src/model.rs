@@ -1,0 +1,134 @@
+//! Headers, limits and needs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ignis_formats::Checkpoint;
+use ignis_models::Model;
+use pyo3::prelude::*;
+
+use crate::devices::DeviceOptions;
+use crate::errors;
+
+/// What the headers of a checkpoint say.
+#[pyclass(frozen, get_all, module = "ignis._native")]
+pub(crate) struct ModelInfo {
+    format: &'static str,
+    architecture: &'static str,
+    name: String,
+    file: String,
+    stored_bytes: u64,
+    parameters: u64,
+    quantisation: String,
+    layers: u32,
+    hidden: u32,
+    ffn: u32,
+    heads: u32,
+    kv_heads: u32,
+    head_dim: u32,
+    vocab: u32,
+    context_trained: u32,
+}
+
+fn open(path: &Path) -> PyResult<(Checkpoint, Model)> {
+    let checkpoint = Checkpoint::open_header(path)
+        .map_err(|error| errors::FileError::new_err(error.to_string()))?;
+    let model = Model::of(&checkpoint).map_err(errors::from_model)?;
+    Ok((checkpoint, model))
+}
+
+/// Headers of a checkpoint.
+#[pyfunction]
+pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<ModelInfo> {
+    let (checkpoint, model) = py.detach(|| open(&path))?;
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut stored_bytes = 0;
+    for weight in &model.program.weights {
+        *counts.entry(weight.dtype.name()).or_default() += 1;
+        stored_bytes += checkpoint.tensor(&weight.name).map_or(0, |tensor| tensor.bytes);
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
+    let quantisation: Vec<String> =
+        counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    let (format, file) = match &checkpoint {
+        Checkpoint::Gguf(gguf) => ("gguf", gguf.path().to_owned()),
+        Checkpoint::Safetensors { .. } => ("safetensors", path.clone()),
+    };
+    let shape = model.shape;
+    Ok(ModelInfo {
+        format,
+        architecture: shape.family.name(),
+        parameters: shape.parameters(),
+        name: shape.name,
+        file: file.display().to_string(),
+        stored_bytes,
+        quantisation: quantisation.join(", "),
+        layers: shape.layers,
+        hidden: shape.hidden,
+        ffn: shape.ffn,
+        heads: shape.heads,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+        vocab: shape.vocab,
+        context_trained: shape.context_trained,
+    })
+}
+
+/// What a load is sized for.
+#[pyclass(frozen, get_all, module = "ignis._native")]
+#[derive(Clone)]
+pub(crate) struct Limits {
+    lanes_max: u32,
+    chunk_tokens_max: u32,
+    context_tokens_max: u32,
+    pages: u32,
+}
+
+#[pymethods]
+impl Limits {
+    #[new]
+    fn new(lanes_max: u32, chunk_tokens_max: u32, context_tokens_max: u32, pages: u32) -> Self {
+        Limits { lanes_max, chunk_tokens_max, context_tokens_max, pages }
+    }
+}
+
+impl Limits {
+    pub(crate) fn native(&self) -> ignis_types::Limits {
+        ignis_types::Limits {
+            lanes_max: self.lanes_max,
+            chunk_tokens_max: self.chunk_tokens_max,
+            context_tokens_max: self.context_tokens_max,
+            pages: self.pages,
+        }
+    }
+}
+
+/// Bytes of each plan line but `kv_pool`.
+#[pyclass(frozen, get_all, module = "ignis._native")]
+pub(crate) struct Needs {
+    lines: Vec<(&'static str, u64)>,
+    kv_page_bytes: u64,
+    page_tokens: u32,
+}
+
+/// The dry run of a load.
+#[pyfunction]
+pub(crate) fn needs(
+    py: Python<'_>,
+    path: PathBuf,
+    limits: &Limits,
+    options: &DeviceOptions,
+) -> PyResult<Needs> {
+    let limits = ignis_types::Limits { pages: 1, ..limits.native() };
+    let layout = options.layout();
+    limits.check().map_err(|error| errors::from_engine(error.into()))?;
+    let (_, model) = py.detach(|| open(&path))?;
+    let needs = ignis_engine::needs(&model.program, &limits, &*layout)
+        .map_err(|error| errors::from_engine(error.into()))?;
+    Ok(Needs {
+        lines: needs.lines.iter().map(|(line, bytes)| (line.name(), bytes.0)).collect(),
+        kv_page_bytes: needs.kv_page.0,
+        page_tokens: ignis_types::PAGE_TOKENS,
+    })
+}

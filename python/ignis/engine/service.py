@@ -4,7 +4,8 @@ One engine thread runs the rounds; everything here lives on one event loop. A ro
 over in one call, and are first given to the streams, then counted and logged.
 
 A request is refused only here and only at submit: it could never fit (NeverFits), as many are open
-as may be (QueueFull), the service drains (Draining) or has failed (EngineFailed). Room it waits for.
+as may be (QueueFull), the service drains (Draining) or has failed (EngineFailed). For room it
+waits.
 """
 
 from __future__ import annotations

@@ -1,0 +1,35 @@
+"""The engines that a simulated run can drive: the core's simulated device, and its Python twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ignis.engine.native import Core, native_core
+from tests.simulation.driver import Shape
+from tests.simulation.reference_engine import ReferenceEngine, reference_core
+
+
+def native(shape: Shape) -> Core[Any, Any]:
+    """Rust's page table, block tables and rounds, on the witness model."""
+    from ignis import _native
+
+    limits = _native.Limits(
+        lanes_max=shape.lanes_max,
+        chunk_tokens_max=shape.chunk_tokens_max,
+        context_tokens_max=shape.context_tokens_max,
+        pages=shape.pages_total,
+    )
+    return native_core(_native.Engine.simulated(limits, shape.vocab, shape.seed))
+
+
+def reference(shape: Shape) -> Core[Any, Any]:
+    """The naive twin."""
+    return reference_core(
+        ReferenceEngine(
+            lanes_max=shape.lanes_max,
+            pages_total=shape.pages_total,
+            chunk_tokens_max=shape.chunk_tokens_max,
+            vocab=shape.vocab,
+            seed=shape.seed,
+        )
+    )

@@ -14,7 +14,7 @@ class Item:
     key: int
     prompt_left: int
     pages: int
-    lane: int | None = None
+    lane: int = -1
 
     def order(self) -> tuple[bool, int]:
         return self.agent, self.arrival
@@ -32,10 +32,10 @@ class NaiveScheduler:
         self.last: Round | None = None
 
     def waiting(self) -> list[Item]:
-        return sorted((i for i in self.items if i.lane is None), key=Item.order)
+        return sorted((i for i in self.items if i.lane == -1), key=Item.order)
 
     def seated(self) -> list[Item]:
-        return sorted((i for i in self.items if i.lane is not None), key=Item.order)
+        return sorted((i for i in self.items if i.lane != -1), key=Item.order)
 
     def pages_free(self) -> int:
         return self.limits.pages_total - sum(i.pages for i in self.seated())
@@ -52,7 +52,7 @@ class NaiveScheduler:
 
     def end(self, key: int) -> None:
         (item,) = (i for i in self.items if i.key == key)
-        if item.lane is not None:
+        if item.lane != -1:
             self.ended_lanes.append(item.lane)
         self.items.remove(item)
 

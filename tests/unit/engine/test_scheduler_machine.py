@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ignis.admission import RequestClass
 from ignis.engine.errors import QueueFull
 from ignis.engine.scheduler import Round, Scheduler, SchedulerLimits
 from tests.unit.engine.naive_scheduler import NaiveScheduler
@@ -33,7 +34,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(agent=st.booleans(), prompt_tokens=st.integers(1, 7), pages=st.integers(1, 6))
     def submit(self, agent: bool, prompt_tokens: int, pages: int) -> None:
         pages = min(pages, self.real.limits.pages_total)
-        request_class = "agent" if agent else "interactive"
+        request_class: RequestClass = "agent" if agent else "interactive"
         if self.twin.is_full():
             with pytest.raises(QueueFull):
                 self.real.submit(self.keys, request_class, prompt_tokens, pages)

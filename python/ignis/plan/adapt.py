@@ -1,0 +1,117 @@
+"""Lowering what nobody named, one value at a time, before a load is refused.
+
+The context goes down in steps, then the lanes, and with fewer lanes the context is tried from the
+top again: as many lanes as can be kept, and the largest context they leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ignis.plan.ask import Ask, Cut, SizesOf, cut, pages_for
+from ignis.plan.units import human
+
+CONTEXT_TOKENS_MIN = 2048  # below this a conversation is not worth starting
+CONTEXT_STEPS = 16  # the context goes down in about this many steps
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One value the load lowered; `as_dict` is its form in `adapted` of `GET /v1/models`."""
+
+    option: str
+    before: int
+    after: int
+    reason: str
+
+    def as_dict(self) -> dict[str, object]:
+        """`{"option", "from", "to", "reason"}`."""
+        return {
+            "option": self.option,
+            "from": self.before,
+            "to": self.after,
+            "reason": self.reason,
+        }
+
+
+def adapt(ask: Ask, sizes_of: SizesOf) -> tuple[Ask, tuple[Step, ...]]:
+    """The ask that fits, and the steps that led there; the lowest one tried if none fits."""
+    first = cut(ask, sizes_of(ask))
+    if first.fits:
+        return ask, ()
+    may_context = "model.max_context" not in ask.named
+    may_lanes = "model.lanes" not in ask.named
+    contexts = _contexts_below(ask.context_tokens) if may_context else []
+    if first.pool_below_floor and not contexts:
+        return ask, ()  # no number of lanes changes that
+    lowest = ask
+    for lanes in range(ask.lanes, 0, -1) if may_lanes else [ask.lanes]:
+        lowest = replace(ask, lanes=lanes)
+        if cut(lowest, sizes_of(lowest)).fits:
+            break
+        if not contexts:
+            continue
+        context = largest(contexts, _held(lowest, sizes_of, ask.spare_tokens))
+        if context is None and not may_lanes:
+            # No lane to give up: better without a spare than not at all.
+            context = largest(contexts, _held(lowest, sizes_of, 0))
+        lowest = replace(lowest, context_tokens=contexts[0] if context is None else context)
+        if context is not None:
+            break
+    return lowest, _steps(ask, lowest, first)
+
+
+def largest(ascending: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """The largest value that fits, where every value below one that fits is taken to fit too."""
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) // 2
+        if fits(ascending[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return ascending[low - 1] if low else None
+
+
+def _contexts_below(context_tokens: int) -> list[int]:
+    """The steps below a context, ascending: multiples of a power of two, then the least."""
+    step = 64
+    while step * 2 * CONTEXT_STEPS <= context_tokens:
+        step *= 2
+    least = min(CONTEXT_TOKENS_MIN, context_tokens)
+    steps = range(-(-least // step) * step, context_tokens, step)
+    return sorted({least, *steps} - {context_tokens})
+
+
+def _held(ask: Ask, sizes_of: SizesOf, spare_tokens: int) -> Callable[[int], bool]:
+    """Whether an adapted context is worth keeping: it fits and, with lanes beside, leaves a spare.
+
+    A second request never takes more than one whole context, so the spare is at most that.
+    """
+
+    def held(context: int) -> bool:
+        lowered = replace(ask, context_tokens=context)
+        result = cut(lowered, sizes_of(lowered))
+        spare = min(spare_tokens, context) if ask.lanes > 1 else 0
+        spare_pages = pages_for(spare, result.sizes.page_tokens)
+        return result.fits and result.pages >= result.floor_pages + spare_pages
+
+    return held
+
+
+def _steps(before: Ask, after: Ask, first: Cut) -> tuple[Step, ...]:
+    if first.pool_below_floor:
+        reason = (
+            f"a pool of {before.pool} does not hold a context of {before.context_tokens:,} tokens"
+        )
+    else:
+        reason = (
+            f"{before.context_tokens:,} tokens with {before.lanes} lanes need "
+            f"{human(first.needed_bytes)}, {human(first.shortfall_bytes)} more than the budget"
+        )
+    values = (
+        ("model.max_context", before.context_tokens, after.context_tokens),
+        ("model.lanes", before.lanes, after.lanes),
+    )
+    return tuple(Step(option, old, new, reason) for option, old, new in values if old != new)

@@ -1,0 +1,117 @@
+"""What planning asks of the Rust core: headers and sizes, as a protocol that tests can fulfil."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from ignis.errors import IgnisError, ModelFileError, PlanError
+from ignis.plan.ask import Ask, Sizes, SizesOf
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the headers of a checkpoint say that a plan and its readers need."""
+
+    path: str
+    name: str
+    architecture: str
+    format: str
+    quantisation: str
+    parameters: int
+    stored_bytes: int
+    layers: int
+    vocab: int
+    context_trained: int
+
+
+class PlanCore(Protocol):
+    """Sizes without weights and without a device."""
+
+    def inspect(self, path: str) -> Model: ...
+    def sizes(self, path: str, device: str, ask: Ask) -> Sizes: ...
+    def free_bytes(self, device: str) -> int: ...
+
+
+class NativeCore:
+    """The Rust core itself; imported at first use, so that help needs no built core."""
+
+    def inspect(self, path: str) -> Model:
+        """Headers only. Raises ModelFileError."""
+        with native_errors():
+            from ignis import _native
+
+            info = _native.inspect(path)
+            return Model(
+                path=path,
+                name=info.name,
+                architecture=info.architecture,
+                format=info.format,
+                quantisation=info.quantisation,
+                parameters=info.parameters,
+                stored_bytes=info.stored_bytes,
+                layers=info.layers,
+                vocab=info.vocab,
+                context_trained=info.context_trained,
+            )
+
+    def sizes(self, path: str, device: str, ask: Ask) -> Sizes:
+        """A dry run of the code that binds. Raises ModelFileError."""
+        with native_errors():
+            from ignis import _native
+
+            needs = _native.needs(
+                path,
+                _native.Limits(ask.lanes, ask.chunk_tokens, ask.context_tokens, 0),
+                _native.DeviceOptions(device, ask.threads, ask.kv_format, ask.activations),
+            )
+            return Sizes(tuple(needs.lines), needs.kv_page_bytes, needs.page_tokens)
+
+    def free_bytes(self, device: str) -> int:
+        """Device memory free now; for the CPU, available RAM within the container's limit."""
+        with native_errors():
+            from ignis import _native
+
+            return _native.free_bytes(device)
+
+
+@contextmanager
+def native_errors() -> Iterator[None]:
+    """Raise what the core raises about files and shapes as one of ours."""
+    try:
+        from ignis import _native
+    except ImportError as error:
+        raise IgnisError(f"the Rust core is not built ({error}); run `make setup`") from None
+    try:
+        yield
+    except (_native.FileError, _native.ShapeUnsupportedError) as error:
+        raise ModelFileError(str(error)) from error
+    except OverflowError as error:
+        raise PlanError(f"a size is beyond what can be counted: {error}") from error
+
+
+def sizes_by_ask(core: PlanCore, path: str, device: str) -> SizesOf:
+    """Sizes of one model on one device, each distinct dry run done once."""
+
+    @lru_cache(maxsize=4096)
+    def run(ask: Ask) -> Sizes:
+        return core.sizes(path, device, ask)
+
+    def sizes_of(ask: Ask) -> Sizes:
+        return run(
+            Ask(
+                context_tokens=ask.context_tokens,
+                lanes=ask.lanes,
+                chunk_tokens=ask.chunk_tokens,
+                threads=ask.threads,
+                kv_format=ask.kv_format,
+                activations=ask.activations,
+                retained_device=ask.retained_device,
+                free_bytes=0,
+            )
+        )
+
+    return sizes_of

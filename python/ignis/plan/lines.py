@@ -1,0 +1,33 @@
+"""The named lines of the plans: their order, and what each is for. Names never change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KV_POOL = "kv_pool"
+
+# In print order. The name is the event field (`<line>_bytes`) and the metric label.
+VRAM_LINES: dict[str, str] = {
+    "weights": "the model's parameters, in their stored quantisation",
+    "workspace": "results between the operations of one round",
+    "lane_state": "what a lane keeps besides its keys and values",
+    "retained_slots": "state kept of earlier prompts",
+    "media_embedding": "encoded images",
+    "cuda_context": "the driver's own part",
+    "verify_round": "checking drafted tokens",
+    "decode_graph": "recorded decode rounds",
+    "drafter_round": "drafting tokens",
+    "residual": "rounding and library handles",
+    "sampling": "logits and the choice of the next token",
+    KV_POOL: "keys and values of the sequences",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a plan. `estimated` marks a recorded figure that only a load can measure."""
+
+    name: str
+    bytes: int
+    purpose: str
+    estimated: bool = False

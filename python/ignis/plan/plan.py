@@ -1,0 +1,211 @@
+"""The frozen plan of a load: every size and count, decided once, from a config and headers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ignis.config import Config, PoolSize
+from ignis.errors import ConfigError
+from ignis.plan.adapt import Step, adapt
+from ignis.plan.ask import Ask, Cut, Sizes, SizesOf, cut
+from ignis.plan.core import Model, NativeCore, PlanCore, sizes_by_ask
+from ignis.plan.cores import physical_cores
+from ignis.plan.devices import Device, device_to_run
+from ignis.plan.host import HostPlan, plan_host
+from ignis.plan.lines import KV_POOL, VRAM_LINES, Line
+from ignis.plan.refusal import refuse, refuse_budget_above_free
+from ignis.plan.units import exact
+
+CONTEXT_UNKNOWN = 4096  # for a checkpoint that does not say what it was trained for
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a load reserves. `lines` holds every line, `kv_pool` last; bytes throughout."""
+
+    model: Model
+    device: Device
+    mode: Literal["derived", "explicit"]
+    free_at_start_bytes: int
+    headroom_bytes: int
+    budget_bytes: int
+    allow_oversubscription: bool
+    lines: tuple[Line, ...]
+    kv_page_bytes: int
+    page_tokens: int
+    pages: int
+    floor_pages: int
+    lanes: int
+    context_tokens: int
+    chunk_tokens: int
+    threads: int
+    kv_format: str
+    activations: str
+    retained_device_slots: int
+    retained_host_slots: int
+    pool_named: PoolSize | None
+    host: HostPlan
+    adapted: tuple[Step, ...] = ()
+    oversubscribed: tuple[str, ...] = ()  # a sentence for each reason; empty when the plan fits
+    kv_pool_policy: str = "resident"
+
+    @property
+    def total_bytes(self) -> int:
+        """Every line, the pool included."""
+        return sum(line.bytes for line in self.lines)
+
+    @property
+    def spare_bytes(self) -> int:
+        """What the budget leaves unused."""
+        return max(0, self.budget_bytes - self.total_bytes)
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens the pool holds."""
+        return self.pages * self.page_tokens
+
+    @property
+    def kv_pool_bytes(self) -> int:
+        """The pool."""
+        return self.pages * self.kv_page_bytes
+
+    @property
+    def allocated_at_load_bytes(self) -> int:
+        """What the load itself reserves: all but the driver's part and the residual."""
+        outside = {"cuda_context", "residual"}
+        return sum(line.bytes for line in self.lines if line.name not in outside)
+
+    def line_bytes(self) -> list[tuple[str, int]]:
+        """Name and bytes of every line, the form in which the engine checks them."""
+        return [(line.name, line.bytes) for line in self.lines]
+
+
+def make_plan(
+    config: Config,
+    model: str | Path,
+    *,
+    device: Device | None = None,
+    free_bytes: int | None = None,
+    core: PlanCore | None = None,
+) -> Plan:
+    """Plan the load of a checkpoint, a file or folder of which only headers are read.
+
+    `device` None is the one this build runs on; `free_bytes` None reads the device, once. Raises
+    PlanRefused when it does not fit, ConfigError for a value the model cannot have, and
+    ModelFileError for a checkpoint that cannot be read.
+    """
+    core = core or NativeCore()
+    device = device or device_to_run(config)
+    info = core.inspect(str(model))
+    if free_bytes is None:
+        total = device.total_bytes
+        free_bytes = core.free_bytes(device.kind) if total is None else total
+    ask = ask_for(config, info, device, free_bytes)
+    return plan_ask(
+        ask, info, device, _with_recorded(sizes_by_ask(core, info.path, device.kind), device)
+    )
+
+
+def ask_for(config: Config, model: Model, device: Device, free_bytes: int) -> Ask:
+    """What a config asks of a model on a device, with what nobody set decided."""
+    context = config.model.max_context
+    trained = model.context_trained or CONTEXT_UNKNOWN
+    if context is not None and model.context_trained and context > model.context_trained:
+        source = config.source("model.max_context")
+        if source.named:
+            raise ConfigError(
+                f"{source.place} is {context:,} tokens; the model was trained for "
+                f"{model.context_trained:,}"
+            )
+        context = trained
+    context = context or trained
+    chunk = min(device.chunk_tokens, -(-context // 64) * 64)
+    keys = ("model.max_context", "model.lanes")
+    return Ask(
+        context_tokens=context,
+        lanes=config.model.lanes or device.lanes,
+        chunk_tokens=config.model.prefill_chunk or chunk,
+        threads=config.cpu.threads or physical_cores() if device.kind == "cpu" else 1,
+        kv_format=config.model.kv_format,
+        activations=config.cpu.activations,
+        pool=config.vram.kv_pool_bytes,
+        pool_capped=device.kind == "cpu",
+        spare_tokens=config.vram.adapt_spare_tokens,
+        free_bytes=free_bytes,
+        headroom_bytes=config.vram.headroom_bytes,
+        budget_bytes=config.vram.budget_bytes,
+        allow_oversubscription=config.vram.allow_oversubscription,
+        named=frozenset(key for key in keys if config.named(key)),
+    )
+
+
+def plan_ask(ask: Ask, model: Model, device: Device, sizes_of: SizesOf) -> Plan:
+    """Adapt, cut, and either freeze or refuse."""
+    above_free = ask.budget_bytes is not None and ask.budget_bytes > ask.free_bytes
+    if above_free and not ask.allow_oversubscription:
+        raise refuse_budget_above_free(ask, sizes_of)
+    adapted, steps = adapt(ask, sizes_of)
+    result = cut(adapted, sizes_of(adapted))
+    reasons = []
+    if above_free:
+        reasons.append(
+            f"the budget of {exact(ask.budget)} is more than the {exact(ask.free_bytes)} free"
+        )
+    if not result.fits:
+        if result.pool_below_floor or not ask.allow_oversubscription:
+            raise refuse(ask, sizes_of, adapted, steps)
+        reasons.append(
+            f"the plan's minimum of {exact(result.needed_bytes)} is more than the budget of "
+            f"{exact(result.budget)}"
+        )
+        result = replace(result, pages=max(result.pages, result.least_pages))
+    plan = _freeze(ask, adapted, result, model, device)
+    return replace(plan, adapted=steps, oversubscribed=tuple(reasons))
+
+
+def _freeze(ask: Ask, adapted: Ask, result: Cut, model: Model, device: Device) -> Plan:
+    recorded = dict(device.recorded)
+    pool = result.pages * result.sizes.kv_page_bytes
+    return Plan(
+        model=model,
+        device=device,
+        mode="derived" if ask.budget_bytes is None else "explicit",
+        free_at_start_bytes=ask.free_bytes,
+        headroom_bytes=ask.headroom_bytes,
+        budget_bytes=ask.budget,
+        allow_oversubscription=ask.allow_oversubscription,
+        lines=tuple(
+            Line(name, count, VRAM_LINES[name], name in recorded)
+            for name, count in (*result.sizes.lines, (KV_POOL, pool))
+        ),
+        kv_page_bytes=result.sizes.kv_page_bytes,
+        page_tokens=result.sizes.page_tokens,
+        pages=result.pages,
+        floor_pages=result.floor_pages,
+        lanes=adapted.lanes,
+        context_tokens=adapted.context_tokens,
+        chunk_tokens=adapted.chunk_tokens,
+        threads=adapted.threads,
+        kv_format=adapted.kv_format,
+        activations=adapted.activations,
+        retained_device_slots=adapted.retained_device,
+        retained_host_slots=adapted.retained_host,
+        pool_named=ask.pool,
+        host=plan_host((), 0, 0, ()),
+    )
+
+
+def _with_recorded(sizes_of: SizesOf, device: Device) -> SizesOf:
+    """Sizes with the figures that were measured on a card of the device's kind."""
+    recorded = dict(device.recorded)
+    if not recorded:
+        return sizes_of
+
+    def with_recorded(ask: Ask) -> Sizes:
+        sizes = sizes_of(ask)
+        lines = tuple((name, recorded.get(name, count)) for name, count in sizes.lines)
+        return replace(sizes, lines=lines)
+
+    return with_recorded

@@ -1,0 +1,228 @@
+"""Why a plan is refused, and every option that would change that, found by planning again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ignis.config import OPTIONS, PoolSize
+from ignis.errors import PlanRefused, Suggestion
+from ignis.plan.adapt import Step, adapt, largest
+from ignis.plan.ask import Ask, SizesOf, cut
+from ignis.plan.units import exact
+
+CONTEXT_STEP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Knob:
+    """An option as the search turns it, over values that need more and more."""
+
+    option: str
+    ascending: Sequence[int]
+    turn: Callable[[Ask, int], Ask]
+    show: Callable[[int], str]
+    current: str
+
+
+def starts(ask: Ask, sizes_of: SizesOf) -> bool:
+    """Whether a load of this ask would start, adapted where it may be."""
+    if ask.allow_oversubscription and ask.budget_bytes is not None:
+        return not cut(ask, sizes_of(ask)).pool_below_floor
+    if ask.budget > ask.free_bytes:
+        return False
+    adapted, _ = adapt(ask, sizes_of)
+    return cut(adapted, sizes_of(adapted)).fits
+
+
+def refuse(ask: Ask, sizes_of: SizesOf, lowered: Ask, steps: tuple[Step, ...]) -> PlanRefused:
+    """The refusal of `ask`, which stayed too large even as `lowered` by `steps`."""
+    result = cut(lowered, sizes_of(lowered))
+    suggestions = tuple(_suggestions(ask, sizes_of))
+    if result.pool_below_floor:
+        message = _below_floor(lowered, sizes_of)
+    else:
+        message = (
+            f"the plan needs {exact(result.needed_bytes)} and the budget is "
+            f"{exact(result.budget)}: {exact(result.shortfall_bytes)} too little"
+        )
+    return PlanRefused(
+        message,
+        needed_bytes=_need(lowered, sizes_of),
+        budget_bytes=result.budget,
+        suggestions=suggestions,
+        together=() if suggestions else _together(ask, sizes_of),
+        adapted=tuple(step.as_dict() for step in steps),
+    )
+
+
+def refuse_budget_above_free(ask: Ask, sizes_of: SizesOf) -> PlanRefused:
+    """The refusal of a named budget that is more than is free."""
+    above = ask.budget - ask.free_bytes
+    suggestions = []
+    if starts(replace(ask, budget_bytes=ask.free_bytes), sizes_of):
+        suggestions.append(
+            Suggestion("vram.budget_bytes", _size(ask.budget), _size(ask.free_bytes), above)
+        )
+    if starts(replace(ask, allow_oversubscription=True), sizes_of):
+        suggestions.append(Suggestion("vram.allow_oversubscription", "off", "on", above))
+    return PlanRefused(
+        f"vram.budget_bytes is {exact(ask.budget)}, which is {exact(above)} more than the "
+        f"{exact(ask.free_bytes)} free at start",
+        needed_bytes=ask.budget,
+        budget_bytes=ask.free_bytes,
+        suggestions=tuple(suggestions),
+    )
+
+
+def _need(ask: Ask, sizes_of: SizesOf) -> int:
+    """The least bytes that hold the ask, a named pool raised to the floor."""
+    result = cut(ask, sizes_of(ask))
+    pages = max(result.least_pages, result.floor_pages)
+    return result.sizes.fixed_bytes + pages * result.sizes.kv_page_bytes
+
+
+def _least_need(ask: Ask, sizes_of: SizesOf) -> int:
+    return _need(adapt(ask, sizes_of)[0], sizes_of)
+
+
+def _below_floor(ask: Ask, sizes_of: SizesOf) -> str:
+    result = cut(ask, sizes_of(ask))
+    sizes, floor = result.sizes, result.floor_pages
+    assert ask.pool is not None
+    least = (
+        f"{floor * sizes.page_tokens:,} tokens"
+        if ask.pool.unit == "tokens"
+        else exact(floor * sizes.kv_page_bytes)
+    )
+    slots = f" and a page for each of {ask.retained} retained slots" if ask.retained else ""
+    return (
+        f"vram.kv_pool_bytes is {ask.pool}, which is {result.pages:,} pages of "
+        f"{sizes.page_tokens} tokens at {sizes.kv_page_bytes // sizes.page_tokens:,} bytes a "
+        f"token; the least is {least}, {floor:,} pages: one sequence of "
+        f"{ask.context_tokens:,} tokens{slots}"
+    )
+
+
+def _suggestions(ask: Ask, sizes_of: SizesOf) -> Iterator[Suggestion]:
+    """Each option that is enough alone, in the order people try them."""
+    need = _least_need(ask, sizes_of)
+    for knob in _knobs(ask, sizes_of):
+        value = largest(knob.ascending, _fits(knob, ask, sizes_of))
+        if value is not None:
+            saves = need - _least_need(knob.turn(ask, value), sizes_of)
+            yield Suggestion(knob.option, knob.current, knob.show(value), max(0, saves))
+    yield from _pool_raised(ask, sizes_of)
+    yield from _budget_raised(ask, sizes_of, need)
+
+
+def _fits(knob: _Knob, ask: Ask, sizes_of: SizesOf) -> Callable[[int], bool]:
+    return lambda value: starts(knob.turn(ask, value), sizes_of)
+
+
+def _together(ask: Ask, sizes_of: SizesOf) -> tuple[Suggestion, ...]:
+    """Several options at once, where none is enough alone: as many as it takes, each no lower
+    than the others make necessary."""
+    turned, used = ask, list[_Knob]()
+    # The context is what people give up last.
+    for knob in reversed(list(_knobs(ask, sizes_of))):
+        lower = knob.turn(turned, knob.ascending[0])
+        if _least_need(lower, sizes_of) < _least_need(turned, sizes_of):
+            turned = lower
+            used.append(knob)
+        if starts(turned, sizes_of):
+            break
+    budget = list(_budget_raised(turned, sizes_of, _least_need(turned, sizes_of)))
+    if not starts(turned, sizes_of):
+        if not budget:
+            return ()
+        turned = replace(turned, headroom_bytes=0, budget_bytes=None)
+    chosen = []
+    for knob in used:
+        value = largest(knob.ascending, _fits(knob, turned, sizes_of))
+        assert value is not None, "the least value fits, or the search above had gone on"
+        saves = _least_need(ask, sizes_of) - _least_need(knob.turn(ask, value), sizes_of)
+        turned = knob.turn(turned, value)
+        chosen.append(Suggestion(knob.option, knob.current, knob.show(value), max(0, saves)))
+    return (*chosen, *budget)
+
+
+def _knobs(ask: Ask, sizes_of: SizesOf) -> Iterator[_Knob]:
+    """Every option whose value can go down, with the values below the current one."""
+
+    def number(option: str, field: str, ascending: Sequence[int]) -> _Knob:
+        def turn(base: Ask, value: int) -> Ask:
+            return replace(base, **{field: value}, named=base.named | {option})  # type: ignore[arg-type]
+
+        return _Knob(option, ascending, turn, str, str(getattr(ask, field)))
+
+    def word(option: str, field: str, smaller: str) -> _Knob:
+        def turn(base: Ask, _: int) -> Ask:
+            return replace(base, **{field: smaller}, named=base.named | {option})  # type: ignore[arg-type]
+
+        return _Knob(option, [0], turn, lambda _: smaller, str(getattr(ask, field)))
+
+    contexts = range(CONTEXT_STEP, ask.context_tokens, CONTEXT_STEP)
+    knobs = [
+        number("model.max_context", "context_tokens", contexts),
+        number("model.lanes", "lanes", range(1, ask.lanes)),
+        number("model.prefill_chunk", "chunk_tokens", range(64, ask.chunk_tokens, 64)),
+        number("reuse.retained_device", "retained_device", range(ask.retained_device)),
+        number("reuse.retained_host", "retained_host", range(ask.retained_host)),
+        number("cpu.threads", "threads", range(1, ask.threads)),
+    ]
+    if ask.kv_format != "bf16":
+        knobs.append(word("model.kv_format", "kv_format", "bf16"))
+    if ask.activations != "int8":
+        knobs.append(word("cpu.activations", "activations", "int8"))
+    if ask.pool is not None:
+        knobs.append(_pool_knob(ask, ask.pool, sizes_of))
+    yield from (knob for knob in knobs if knob.ascending)
+
+
+def _pool_knob(ask: Ask, pool: PoolSize, sizes_of: SizesOf) -> _Knob:
+    """A named pool, in pages of the unit its operator used, from the floor up."""
+    result = cut(ask, sizes_of(ask))
+    page = result.sizes.page_tokens if pool.unit == "tokens" else result.sizes.kv_page_bytes
+
+    def sized(pages: int) -> PoolSize:
+        return PoolSize(pages * page, pool.unit)
+
+    return _Knob(
+        "vram.kv_pool_bytes",
+        range(result.floor_pages, result.pages),
+        lambda base, pages: replace(base, pool=sized(pages)),
+        lambda pages: str(sized(pages)),
+        str(pool),
+    )
+
+
+def _pool_raised(ask: Ask, sizes_of: SizesOf) -> Iterator[Suggestion]:
+    """A named pool below the floor: the least that is not."""
+    result = cut(ask, sizes_of(ask))
+    if ask.pool is None or not result.pool_below_floor:
+        return
+    tokens = ask.pool.unit == "tokens"
+    page = result.sizes.page_tokens if tokens else result.sizes.kv_page_bytes
+    pool = PoolSize(result.floor_pages * page, ask.pool.unit)
+    if starts(replace(ask, pool=pool), sizes_of):
+        yield Suggestion("vram.kv_pool_bytes", str(ask.pool), str(pool), 0)
+
+
+def _budget_raised(ask: Ask, sizes_of: SizesOf, need: int) -> Iterator[Suggestion]:
+    """A larger budget: less headroom, or more bytes where they were named."""
+    if ask.budget_bytes is None:
+        headroom = ask.free_bytes - need
+        if 0 <= headroom < ask.headroom_bytes and starts(
+            replace(ask, headroom_bytes=headroom), sizes_of
+        ):
+            freed = ask.headroom_bytes - headroom
+            yield Suggestion(
+                "vram.headroom_bytes", _size(ask.headroom_bytes), _size(headroom), freed
+            )
+    elif ask.budget < need and starts(replace(ask, budget_bytes=need), sizes_of):
+        yield Suggestion("vram.budget_bytes", _size(ask.budget), _size(need), need - ask.budget)
+
+
+def _size(count: int) -> str:
+    return OPTIONS["vram.budget_bytes"].kind.show(count)

@@ -1,0 +1,204 @@
+"""A plan or a refusal as data and as a table; `ignis plan` and the start of a server print it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ignis.config import OPTIONS
+from ignis.errors import PlanRefused, Suggestion
+from ignis.plan.lines import KV_POOL
+from ignis.plan.plan import Plan
+from ignis.plan.units import exact, human
+
+
+def plan_as_dict(plan: Plan) -> dict[str, object]:
+    """A plan for `--json`: bytes, tokens and pages, all whole numbers."""
+    return {
+        "fits": not plan.oversubscribed,
+        "model": {
+            "path": plan.model.path,
+            "name": plan.model.name,
+            "architecture": plan.model.architecture,
+            "format": plan.model.format,
+            "quantisation": plan.model.quantisation,
+            "parameters": plan.model.parameters,
+            "context_trained": plan.model.context_trained,
+        },
+        "device": {"name": plan.device.name, "kind": plan.device.kind, "title": plan.device.title},
+        "mode": plan.mode,
+        "free_at_start_bytes": plan.free_at_start_bytes,
+        "headroom_bytes": plan.headroom_bytes if plan.mode == "derived" else None,
+        "budget_bytes": plan.budget_bytes,
+        "lines": [
+            {"name": line.name, "bytes": line.bytes, "estimated": line.estimated}
+            for line in plan.lines
+        ],
+        "total_bytes": plan.total_bytes,
+        "spare_bytes": plan.spare_bytes,
+        "kv_pool": {
+            "policy": plan.kv_pool_policy,
+            "pages": plan.pages,
+            "tokens": plan.pool_tokens,
+            "bytes": plan.kv_pool_bytes,
+            "page_bytes": plan.kv_page_bytes,
+            "page_tokens": plan.page_tokens,
+            "floor_pages": plan.floor_pages,
+        },
+        "max_context": plan.context_tokens,
+        "lanes": plan.lanes,
+        "prefill_chunk": plan.chunk_tokens,
+        "threads": plan.threads,
+        "kv_format": plan.kv_format,
+        "adapted": [step.as_dict() for step in plan.adapted],
+        "oversubscribed": list(plan.oversubscribed),
+    }
+
+
+def refusal_as_dict(refusal: PlanRefused) -> dict[str, object]:
+    """A refusal for `--json`."""
+
+    def listed(suggestions: tuple[Suggestion, ...]) -> list[dict[str, object]]:
+        return [
+            {
+                "option": one.option,
+                "flag": OPTIONS[one.option].flag,
+                "current": one.current,
+                "fits": one.fits,
+                "saves_bytes": one.saves_bytes,
+            }
+            for one in suggestions
+        ]
+
+    return {
+        "fits": False,
+        "plan": refusal.plan,
+        "message": refusal.message,
+        "needed_bytes": refusal.needed_bytes,
+        "budget_bytes": refusal.budget_bytes,
+        "shortfall_bytes": refusal.shortfall_bytes,
+        "suggestions": listed(refusal.suggestions),
+        "together": listed(refusal.together),
+        "adapted": list(refusal.adapted),
+    }
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """The table of a plan: where the budget comes from, every line, and what the pool holds."""
+    model = plan.model
+    title = f"{model.name or model.path} ({model.architecture}, {model.quantisation})"
+    console.print(f"[bold]{escape(title)}[/] on {escape(plan.device.title)}", highlight=False)
+    console.print(_budget_sentence(plan), highlight=False, soft_wrap=True)
+
+    table = _table("line", "bytes", "", "what it is for")
+    for line in plan.lines:
+        mark = " (estimated)" if line.estimated else ""
+        if line.bytes or line.name == KV_POOL:
+            table.add_row(line.name, f"{line.bytes:,}", human(line.bytes), line.purpose + mark)
+    table.add_section()
+    table.add_row("total", f"{plan.total_bytes:,}", human(plan.total_bytes), "reserved at load")
+    table.add_row("budget", f"{plan.budget_bytes:,}", human(plan.budget_bytes), "")
+    table.add_row("unused", f"{plan.spare_bytes:,}", human(plan.spare_bytes), _unused_reason(plan))
+    console.print(table)
+
+    empty = [line.name for line in plan.lines if not line.bytes and line.name != KV_POOL]
+    if empty:
+        console.print(f"Nothing for {', '.join(empty)}.", highlight=False, soft_wrap=True)
+    for sentence in _counts(plan):
+        console.print(sentence, highlight=False, soft_wrap=True)
+    for step in plan.adapted:
+        console.print(
+            f"[yellow]Lowered[/] {step.option} from {step.before:,} to {step.after:,}: "
+            f"{escape(step.reason)}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    for reason in plan.oversubscribed:
+        console.print(f"[red]Oversubscribed:[/] {escape(reason)}.", highlight=False, soft_wrap=True)
+
+
+def print_refusal(refusal: PlanRefused, console: Console) -> None:
+    """A refusal: by how much, and what would fit."""
+    console.print(
+        f"[bold red]refused:[/] {escape(refusal.message)}", highlight=False, soft_wrap=True
+    )
+    if refusal.shortfall_bytes:
+        table = _table("", "bytes", "")
+        for name, count in (
+            ("needed", refusal.needed_bytes),
+            ("budget", refusal.budget_bytes),
+            ("shortfall", refusal.shortfall_bytes),
+        ):
+            table.add_row(name, f"{count:,}", human(count))
+        console.print(table)
+    for step in refusal.adapted:
+        console.print(
+            f"Already lowered {step['option']} from {step['from']:,} to {step['to']:,}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if refusal.suggestions:
+        console.print("Any one of these fits:", highlight=False)
+        _print_suggestions(refusal.suggestions, console)
+    elif refusal.together:
+        console.print("No single option is enough; these together fit:", highlight=False)
+        _print_suggestions(refusal.together, console)
+    else:
+        console.print(
+            "No option makes it fit; take a smaller model or a device with more memory.",
+            highlight=False,
+        )
+
+
+def _print_suggestions(suggestions: tuple[Suggestion, ...], console: Console) -> None:
+    table = _table("option", "now", "would fit", "gives")
+    for one in suggestions:
+        flag = OPTIONS[one.option].flag
+        gives = human(one.saves_bytes) if one.saves_bytes else ""
+        table.add_row(flag, one.current, one.fits, gives)
+    console.print(table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column in {"bytes", "", "now", "would fit", "gives"}
+        table.add_column(column, justify="right" if right else "left", no_wrap=right)
+    return table
+
+
+def _budget_sentence(plan: Plan) -> str:
+    if plan.mode == "explicit":
+        return (
+            f"Budget {exact(plan.budget_bytes)}, as named by vram.budget_bytes; "
+            f"{human(plan.free_at_start_bytes)} are free."
+        )
+    return (
+        f"Budget {exact(plan.budget_bytes)}: {human(plan.free_at_start_bytes)} free less a "
+        f"headroom of {human(plan.headroom_bytes)}."
+    )
+
+
+def _unused_reason(plan: Plan) -> str:
+    if plan.pool_named is not None:
+        return f"the pool was named: {plan.pool_named}"
+    return (
+        "less than one page"
+        if plan.spare_bytes < plan.kv_page_bytes
+        else ("the pool holds every lane's whole context")
+    )
+
+
+def _counts(plan: Plan) -> Iterator[str]:
+    yield (
+        f"KV pool: {plan.pages:,} pages of {plan.page_tokens} tokens, {plan.pool_tokens:,} tokens "
+        f"in all, {plan.kv_page_bytes // plan.page_tokens:,} bytes a token ({plan.kv_format})."
+    )
+    threads = f", {plan.threads} threads" if plan.device.kind == "cpu" else ""
+    yield (
+        f"{plan.lanes} lanes, a context of {plan.context_tokens:,} tokens (trained for "
+        f"{plan.model.context_trained:,}), prefill chunks of {plan.chunk_tokens:,} tokens{threads}."
+    )

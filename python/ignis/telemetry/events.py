@@ -1,0 +1,153 @@
+"""The events of a process's life and of its plan; their names and fields are an interface.
+
+Those of a request are logged by the engine, where they happen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from ignis.errors import PlanRefused
+
+log = structlog.get_logger("ignis")
+
+
+class LoggedPlan(Protocol):
+    """What the events read of a plan; see `ignis.plan.Plan`."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def free_at_start_bytes(self) -> int: ...
+    @property
+    def headroom_bytes(self) -> int: ...
+    @property
+    def budget_bytes(self) -> int: ...
+    @property
+    def allow_oversubscription(self) -> bool: ...
+    @property
+    def oversubscribed(self) -> tuple[str, ...]: ...
+    @property
+    def total_bytes(self) -> int: ...
+    @property
+    def allocated_at_load_bytes(self) -> int: ...
+    @property
+    def retained_device_slots(self) -> int: ...
+    @property
+    def retained_host_slots(self) -> int: ...
+    @property
+    def kv_pool_policy(self) -> str: ...
+    @property
+    def kv_page_bytes(self) -> int: ...
+    @property
+    def pages(self) -> int: ...
+    @property
+    def pool_tokens(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def context_tokens(self) -> int: ...
+    @property
+    def adapted(self) -> tuple[Adaptation, ...]: ...
+    def line_bytes(self) -> list[tuple[str, int]]: ...
+
+
+class Adaptation(Protocol):
+    """One lowered value."""
+
+    def as_dict(self) -> dict[str, object]: ...
+
+
+def process_started(version: str) -> None:
+    """`ignis.process.started`: the process runs and has read its configuration."""
+    log.info("ignis.process.started", version=version)
+
+
+def process_ready(address: str, warm_up_ms: float) -> None:
+    """`ignis.process.ready`: requests are answered from now on."""
+    log.info("ignis.process.ready", address=address, warm_up_ms=round(warm_up_ms, 1))
+
+
+def config_source(path: Path | None, profile: str | None, named: Iterable[str]) -> None:
+    """`ignis.config.source`: the file, the profile and the options an operator set.
+
+    Names only: a value may be a secret.
+    """
+    log.info(
+        "ignis.config.source",
+        source="file" if path else "none",
+        path=str(path) if path else None,
+        profile=profile,
+        named=sorted(named),
+    )
+
+
+def vram_plan(plan: LoggedPlan) -> None:
+    """`ignis.runtime.vram_plan`, and `ignis.runtime.vram_oversubscribed` for each reason."""
+    derived = plan.mode == "derived"
+    log.info(
+        "ignis.runtime.vram_plan",
+        mode=plan.mode,
+        free_at_start_bytes=plan.free_at_start_bytes,
+        **(
+            {"headroom_bytes": plan.headroom_bytes}
+            if derived
+            else {"allow_oversubscription": plan.allow_oversubscription}
+        ),
+        budget_bytes=plan.budget_bytes,
+        **{f"{name}_bytes": count for name, count in plan.line_bytes()},
+        kv_page_count=plan.pages,
+        kv_page_bytes=plan.kv_page_bytes,
+        total_bytes=plan.total_bytes,
+        allocated_at_load_bytes=plan.allocated_at_load_bytes,
+        oversubscribed=bool(plan.oversubscribed),
+        retained_device_slots=plan.retained_device_slots,
+        retained_host_slots=plan.retained_host_slots,
+        kv_pool_policy=plan.kv_pool_policy,
+        kv_pool_pages=plan.pages,
+        kv_pool_tokens=plan.pool_tokens,
+        max_context=plan.context_tokens,
+        lanes=plan.lanes,
+        adapted=[step.as_dict() for step in plan.adapted],
+    )
+    outcome = (
+        "the driver will page device memory out, which is slow and erratic"
+        if sys.platform == "win32"
+        else "an allocation will fail when the memory is not there"
+    )
+    for reason in plan.oversubscribed:
+        log.warning(
+            "ignis.runtime.vram_oversubscribed",
+            reason=reason,
+            outcome=outcome,
+            budget_bytes=plan.budget_bytes,
+            free_at_start_bytes=plan.free_at_start_bytes,
+            total_bytes=plan.total_bytes,
+        )
+
+
+def vram_loaded(planned_bytes: int, free_before_bytes: int, free_after_bytes: int) -> None:
+    """`ignis.runtime.vram_loaded`: what was planned beside what the system says was taken."""
+    log.info(
+        "ignis.runtime.vram_loaded",
+        planned_bytes=planned_bytes,
+        free_delta_bytes=free_before_bytes - free_after_bytes,
+        free_after_bytes=free_after_bytes,
+    )
+
+
+def plan_refused(refusal: PlanRefused) -> None:
+    """`ignis.runtime.vram_plan_refused` or `ignis.runtime.host_plan_refused`."""
+    log.error(
+        f"ignis.runtime.{refusal.plan}_plan_refused",
+        message=refusal.message,
+        needed_bytes=refusal.needed_bytes,
+        budget_bytes=refusal.budget_bytes,
+        shortfall_bytes=refusal.shortfall_bytes,
+        options=[one.option for one in refusal.suggestions or refusal.together],
+    )

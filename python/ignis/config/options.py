@@ -101,11 +101,11 @@ class ModelOptions:
         "running answers go on sooner; larger reads prompts faster.",
         default_note="512 on the CPU, 1024 on a GPU",
     )
-    decode_share: float = option(
-        Number(0.0, 1.0, "FRACTION"),
-        "0.5",
-        "The part of the engine's time that running answers keep while a prompt is read, from "
-        "0 (the prompt goes first) to 1 (answers go first).",
+    decode_share: int = option(
+        Count(0, 99, metavar="PERCENT"),
+        "50",
+        "The percentage of the engine's time that running answers keep while prompts are read, "
+        "from 0 (prompts go first) to 99 (answers go first).",
     )
     kv_format: str = option(
         Choice(("bf16", "f32")),

@@ -1,0 +1,41 @@
+"""What the routes need of the engine and the metrics; nothing more is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from ignis.engine.api import SequenceRequest, TokenBatch
+
+
+class TokenStream(Protocol):
+    """The tokens of one sequence, in batches; the last one carries a finish reason."""
+
+    def __aiter__(self) -> AsyncIterator[TokenBatch]: ...
+
+    def cancel(self) -> None:
+        """End the sequence by the next round; no effect after its end."""
+
+
+class SequenceService(Protocol):
+    """The engine behind its thread. Called from the event loop alone."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether rounds run."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """Whether new sequences are refused because the service is about to end."""
+        ...
+
+    def submit(self, request: SequenceRequest) -> TokenStream:
+        """Queue a sequence. Raises NeverFits, QueueFull, Draining or EngineFailed."""
+        ...
+
+
+class Exposition(Protocol):
+    """Metrics in Prometheus' text format."""
+
+    def render(self) -> bytes: ...

@@ -1,0 +1,69 @@
+"""The `prompt` of a completion: text, token ids, or a list of either, to token ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ignis.errors import RequestError
+from ignis.server.field_tables import PROMPTS_MAX
+from ignis.server.values import wrong_type
+from ignis.text.tokenizer import Tokenizer
+
+
+def prompts_of(value: object, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """The token ids of each prompt in `value`, none of them empty.
+
+    Raises RequestError naming the prompt that is empty, mixed or outside the vocabulary.
+    """
+    if isinstance(value, str):
+        return [_encoded(value, "prompt", tokenizer)]
+    if not isinstance(value, list):
+        raise wrong_type("prompt", "a string or a list", value)
+    if not value:
+        raise RequestError("prompt must not be empty", "prompt")
+    if isinstance(value[0], int):
+        return [_checked(value, "prompt", tokenizer)]
+    if len(value) > PROMPTS_MAX:
+        raise RequestError(
+            f"prompt may hold at most {PROMPTS_MAX} prompts, got {len(value)}", "prompt"
+        )
+    first = type(value[0])
+    return [_one(entry, first, f"prompt[{index}]", tokenizer) for index, entry in enumerate(value)]
+
+
+def _one(entry: object, expected: type[Any], param: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    if isinstance(entry, expected) and isinstance(entry, str):
+        return _encoded(entry, param, tokenizer)
+    if isinstance(entry, expected) and isinstance(entry, list):
+        return _checked(entry, param, tokenizer)
+    alike = {"str": "a string like the first", "list": "a list of token ids like the first"}
+    raise wrong_type(param, alike.get(expected.__name__, "a string or token ids"), entry)
+
+
+def _encoded(text: str, param: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    if not text:
+        raise RequestError(f"{param} must not be empty", param)
+    return tuple(tokenizer.encode_prompt(text))
+
+
+def _checked(ids: list[object], param: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    if not ids:
+        raise RequestError(f"{param} must not be empty", param)
+    vocab_size = tokenizer.vocab_size
+    checked = []
+    for index, token in enumerate(ids):
+        where = f"{param}[{index}]"
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise wrong_type(where, "a token id", token)
+        if not 0 <= token < vocab_size:
+            raise RequestError(f"{where} is {token}; the vocabulary has {vocab_size} tokens", where)
+        checked.append(token)
+    return tuple(checked)
+
+
+def text_size(value: object) -> int:
+    """Characters of all texts in `value`, whatever its shape."""
+    if isinstance(value, str):
+        return len(value)
+    entries = value if isinstance(value, list) else []
+    return sum(len(entry) for entry in entries if isinstance(entry, str))

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.text import tiny
 
 from ignis.text import Tokenizer, from_gguf
+from tests.unit.text import tiny
 
 _CACHE = Path.home() / ".cache" / "ignis" / "models" / "smollm2-135m"
 

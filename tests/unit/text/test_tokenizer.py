@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.text import tiny
 
 from ignis.errors import RequestError
 from ignis.text import Segment, Tokenizer, from_gguf, text_of
+from tests.unit.text import tiny
 
 SPELLED = st.sampled_from([*tiny.CONTROL, *tiny.MARKUP, "<s>", "</s>", "<unk>", "<0x0A>", "<tool>"])
 ANY_TEXT = st.lists(SPELLED | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)).map(

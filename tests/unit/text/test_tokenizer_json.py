@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tests.unit.text import tiny
 from tokenizers import models, pre_tokenizers
 
 from ignis.errors import ModelFileError
 from ignis.text import from_gguf, from_tokenizer_json
+from tests.unit.text import tiny
 
 TEXT = "the cat<|im_end|>\n\n\n<think> don't 123 你好\n"
 

@@ -6,9 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ignis.text import Tokenizer, from_gguf
 from tests.unit.text import tiny
+
+# The first example of a test also builds its tokenizer, which a time limit would call flaky.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 _CACHE = Path.home() / ".cache" / "ignis" / "models" / "smollm2-135m"
 

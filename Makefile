@@ -48,8 +48,9 @@ format: $(VENV)/.dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-simulate: $(VENV)/.dev $(VENV)/.native ## 100,000 requests on the simulated device (SEED=)
-	$(BIN)/python -m pytest tests/sim --override-ini addopts= -m "slow or not slow" $(ARGS)
+simulate: $(VENV)/.dev $(VENV)/.native ## 100,000 requests on the simulated device (SEED=, REQUESTS=)
+	IGNIS_SIM_REQUESTS=$(or $(REQUESTS),100000) IGNIS_SIM_SEED=$(or $(SEED),$$(date +%s)) \
+	$(BIN)/python -m pytest tests/simulation --override-ini addopts= -m "slow or not slow" $(ARGS)
 
 fuzz: | check-tools ## every fuzz target for FUZZ_SECONDS (default 60); needs cargo-fuzz and nightly
 	@command -v cargo-fuzz >/dev/null || { echo "make: run 'cargo install cargo-fuzz' first"; exit 1; }

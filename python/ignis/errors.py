@@ -46,12 +46,13 @@ class Suggestion:
     saves_bytes: int
 
 
-class PlanRefused(PlanError):  # noqa: N818 - a refusal is an answer, not a fault
+class PlanRefused(PlanError):
     """The plan was computed and does not fit; nothing was reserved.
 
     `plan` is "vram" or "host". Bytes: `needed_bytes` against `budget_bytes`, `shortfall_bytes`
     apart. `suggestions` name every option that is enough alone; where none is, `together` holds
-    values that fit when all are set, or nothing if there are none. `adapted` lists what was lowered before refusing.
+    values that fit when all are set, or nothing if there are none. `adapted` lists what was lowered
+    before refusing.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class TemplateError(IgnisError):
     """A chat template failed, or refused the conversation with `raise_exception`."""
 
 
-class TemplateMissing(TemplateError):  # noqa: N818 - reads as what is wrong
+class TemplateMissing(TemplateError):
     """The model has no chat template; the message says what to do instead."""
 
 

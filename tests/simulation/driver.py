@@ -113,7 +113,7 @@ class Simulation:
                 and draw.random() < load
             ):
                 self.submit()
-            if self.open and draw.random() < 0.05:
+            if self.open and draw.random() < 0.02:
                 self.cancel(draw.choice(list(self.open)))
             if self.runner.has_work:
                 self.round()
@@ -129,7 +129,7 @@ class Simulation:
             + [draw.randint(1, 24)] * 20
         )
         tokens_max = draw.choice([1, 2, None] + [draw.randint(1, 32)] * 7)
-        prompt = [draw.randrange(self.shape.vocab) for _ in range(prompt_tokens)]
+        prompt = draw.choices(range(self.shape.vocab), k=prompt_tokens)
         key, self._keys = self._keys, self._keys + 1
         try:
             reservation = reserve(prompt_tokens, tokens_max, room)
@@ -176,9 +176,11 @@ class Simulation:
             best = min(self.waiting, key=lambda waiting: self.open[waiting].rank)
             assert key == best, f"request {key} passed request {best}"
             self.waiting.remove(key)
-        if handover.stats is not None:
-            done = handover.stats.prefill_tokens + handover.stats.tokens
-            assert done > 0, "a round did nothing"
+        stats = handover.stats
+        assert stats is not None
+        assert stats.plan_allocations == 0
+        if stats.running or handover.deliveries:
+            assert stats.prefill_tokens + stats.tokens > 0, "a round did nothing"
         for key, token, finish_reason, error in handover.deliveries:
             assert error is None, f"request {key}: {error}"
             assert token is not None
@@ -200,7 +202,7 @@ class Simulation:
     def idle(self) -> None:
         """Nobody is open: after the releases, every page is free on both sides."""
         if self.runner.has_work:
-            assert self.runner.run_round().stats is None
+            assert not self.runner.run_round().deliveries
         assert not self.runner.has_work
         assert not self.waiting
         assert self.runner.scheduler.pages_free == self.shape.pages_total

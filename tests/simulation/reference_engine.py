@@ -59,6 +59,9 @@ class ReferenceEngine:
     def pages_free(self) -> int:
         return len(self._free)
 
+    def plan_allocations_after_seal(self) -> int:
+        return 0
+
     def admit(self, lane: int, prompt: array[int], pages: int, sampling: SamplingParams) -> None:
         if lane in self.lanes or not 0 <= lane < self.lanes_max:
             raise ValueError(f"lane {lane} is taken or does not exist")

@@ -17,7 +17,10 @@ RefusalReason = Literal["queue_full", "never_fits", "draining", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class RoundStats:
-    """One round, and the engine's state after it."""
+    """One round, and the engine's state after it.
+
+    A round that only emptied lanes has duration and tokens 0; it is reported for the state.
+    """
 
     duration_s: float
     prefill_tokens: int  # prompt tokens computed; 0 for a decode round
@@ -26,6 +29,7 @@ class RoundStats:
     running: int  # sequences with a lane
     waiting: int  # sequences without one
     pages_free: int
+    plan_allocations: int  # attempts to take memory from a plan space since the seal
 
 
 class EngineMetrics(Protocol):

@@ -49,7 +49,7 @@ class Handover(NamedTuple):
     ended: float  # tokens in `deliveries` were sampled now
     admitted: tuple[int, ...]  # keys
     deliveries: tuple[Delivery, ...]
-    stats: RoundStats | None  # None: nothing ran, lanes were only emptied
+    stats: RoundStats | None  # None only beside a failure
     failure: str | None = None  # the engine stopped; every open sequence is lost
 
 
@@ -95,29 +95,21 @@ class RoundRunner(Generic[SamplingT, OutT]):
         deliveries: list[Delivery] = []
         decided = self._seat(self.scheduler.next_round(), admitted, deliveries)
         if not decided.runs:
-            return Handover(began, began, tuple(admitted), tuple(deliveries), None)
-        decode_count = len(decided.decode_lanes)
+            stats = self._stats(decided, 0.0, 0)
+            return Handover(began, began, tuple(admitted), tuple(deliveries), stats)
         for at, lane in enumerate(decided.decode_lanes):
             self._decode_lanes[at] = lane
         count = self._core.engine.round(
             decided.prefill_lane,
             decided.prefill_tokens,
             self._decode_lanes,
-            decode_count,
+            len(decided.decode_lanes),
             self._core.out,
         )
         ended = self._clock()
         self.scheduler.round_done(round((ended - began) * 1e6))
         self._collect(count, deliveries)
-        stats = RoundStats(
-            duration_s=ended - began,
-            prefill_tokens=decided.prefill_tokens,
-            decode_lanes=decode_count,
-            tokens=count,
-            running=self.scheduler.running_count,
-            waiting=self.scheduler.waiting_count,
-            pages_free=self.scheduler.pages_free,
-        )
+        stats = self._stats(decided, ended - began, count)
         return Handover(began, ended, tuple(admitted), tuple(deliveries), stats)
 
     def close(self) -> None:
@@ -177,6 +169,18 @@ class RoundRunner(Generic[SamplingT, OutT]):
             deliveries.append(Delivery(sequence.key, token_out, finish_reason))
             if finish_reason is not None:
                 self._end(sequence.key)
+
+    def _stats(self, decided: Round, duration_s: float, tokens: int) -> RoundStats:
+        return RoundStats(
+            duration_s=duration_s,
+            prefill_tokens=decided.prefill_tokens,
+            decode_lanes=len(decided.decode_lanes),
+            tokens=tokens,
+            running=self.scheduler.running_count,
+            waiting=self.scheduler.waiting_count,
+            pages_free=self.scheduler.pages_free,
+            plan_allocations=self._core.engine.plan_allocations_after_seal(),
+        )
 
     def _top(self, at: int) -> tuple[tuple[int, float], ...]:
         out = self._core.out

@@ -24,7 +24,7 @@ import structlog
 from ignis.admission.reservation import NeverFits, Room, reserve
 from ignis.engine.api import EngineOptions, SequenceRequest, SequenceTimes
 from ignis.engine.errors import Draining, EngineFailed, QueueFull
-from ignis.engine.metrics import EngineMetrics, NoMetrics
+from ignis.engine.metrics import EngineMetrics, NoMetrics, RoundStats
 from ignis.engine.native import Core, OutT, SamplingT
 from ignis.engine.rounds import Handover, RoundRunner, Sequence
 from ignis.engine.scheduler import SchedulerLimits
@@ -201,6 +201,8 @@ class EngineService(Generic[SamplingT, OutT]):
         if handover.failure is not None:
             self.failure = handover.failure
             self._end_all(str(EngineFailed(handover.failure)))
+            # Nothing runs or waits any more, and that is what a gauge should say.
+            self._metrics.round_done(RoundStats(0.0, 0, 0, 0, 0, 0, self.limits.pages_total, 0))
         self._observe(handover)
 
     def _end_all(self, message: str) -> None:

@@ -161,7 +161,7 @@ async def test_a_cancel_frees_lane_and_pages_by_the_next_round(state: str) -> No
         stream = service.submit(request(prompt=(1,) * 100, max_tokens=28))
         rounds = {"waiting": 0, "prefilling": 3, "decoding": 10, "ended": 7 + 27}[state]
         engine.permit(rounds)
-        await until(lambda: len(recorder.rounds) == rounds)
+        await until(lambda: sum(stats.duration_s > 0 for stats in recorder.rounds) == rounds)
         assert stream.ended == (state == "ended")
         stream.cancel()
         stream.cancel()
@@ -174,6 +174,19 @@ async def test_a_cancel_frees_lane_and_pages_by_the_next_round(state: str) -> No
     assert recorder.outcomes["cancelled"] == 1
     assert recorder.submitted == recorder.outcomes.total()
     assert engine.pages_free() == 2
+
+
+async def test_after_a_cancel_no_gauge_is_stuck() -> None:
+    engine, recorder = make_gated(), Recorder()
+    async with make_service(engine, recorder) as service:
+        stream = service.submit(request(max_tokens=50))
+        engine.permit(3)
+        await until(lambda: stream.generated == 3)
+        stream.cancel()
+        engine.permit(1)
+        await until(lambda: recorder.rounds[-1].running == 0)
+        last = recorder.rounds[-1]
+        assert (last.waiting, last.pages_free) == (0, engine.pages_total)
 
 
 async def test_a_reader_whose_task_is_cancelled_leaves() -> None:
@@ -264,6 +277,7 @@ async def test_a_failed_round_ends_every_stream_and_nothing_hangs() -> None:
         assert await service.drain(1.0)
     assert recorder.outcomes == {"error": 5}
     assert recorder.refused == {"failed": 1}
+    assert (recorder.rounds[-1].running, recorder.rounds[-1].waiting) == (0, 0)
 
 
 async def test_a_sequence_that_the_engine_will_not_seat_fails_alone(

@@ -7,9 +7,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ignis.errors import ModelFileError
-from ignis.text.vocabulary import check_id
+from ignis.text.vocabulary import check_id, is_markup
 
 PREFIX = "tokenizer.ggml."
+END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""Keys of tokens that end a turn; the first is the one templates print."""
 
 
 class TokenType(enum.IntEnum):
@@ -33,6 +35,11 @@ class GgufFields:
         self._metadata = metadata
         self.tokens = self._read_tokens()
         self.types = self._read_types()
+        for name in ("bos_token_id", *END_KEYS):
+            named = self.token_id(name)
+            # Some files give such a token the type of a word; what it is named for says more.
+            if named is not None and is_markup(self.tokens[named]):
+                self.types[named] = TokenType.CONTROL
 
     def text(self, name: str) -> str:
         """A key that must be there and hold text."""

@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import models, normalizers
 
 from ignis.errors import ModelFileError
-from ignis.text.gguf_fields import PREFIX, GgufFields, TokenType
+from ignis.text.gguf_fields import END_KEYS, PREFIX, GgufFields, TokenType
 from ignis.text.pretokenizers import SPLITS
 from ignis.text.tokenizer import Tokenizer
 from ignis.text.vocabulary import (
@@ -32,12 +32,20 @@ from ignis.text.vocabulary import (
 _ADDED = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
 
 
-def from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
+def from_gguf(metadata: Mapping[str, object], *, file: str | None = None) -> Tokenizer:
     """The tokenizer that `metadata` (GGUF keys to plain Python values) describes.
 
-    Raises ModelFileError naming the key that is missing, malformed or contradicts another.
+    Raises ModelFileError naming `file` and the key that is missing, malformed or contradicts
+    another.
     """
-    fields = GgufFields(metadata)
+    try:
+        return _build(GgufFields(metadata))
+    except ModelFileError as error:
+        error.file = error.file or file
+        raise
+
+
+def _build(fields: GgufFields) -> Tokenizer:
     model = fields.text("model")
     if model == "gpt2":
         return _byte_level(fields)
@@ -163,8 +171,8 @@ def _ends(
 ) -> tuple[int | None, int, frozenset[int]]:
     """The ids that begin a sequence, end it, and end a turn."""
     eos = fields.token_id("eos_token_id")
-    turn_ends = (fields.token_id(name) for name in ("eot_token_id", "eom_token_id"))
-    ends = end_ids(added, [i for i in (eos, *turn_ends) if i is not None])
+    declared = [i for name in END_KEYS if (i := fields.token_id(name)) is not None]
+    ends = end_ids(added, declared)
     if not ends:
         raise ModelFileError(
             "nothing ends a turn",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import tokenizers
@@ -16,6 +17,7 @@ from ignis.errors import ModelFileError
 from ignis.text.folder import FolderTokens, read_json
 from ignis.text.tokenizer import Tokenizer
 from ignis.text.vocabulary import (
+    AddedKind,
     AddedToken,
     SpacePrefix,
     Vocabulary,
@@ -55,7 +57,12 @@ def _build(config: dict[str, object], file: Path) -> Tokenizer:
     pieces = [text.encode() if text in added else piece_of(text) for text in texts]
     names = FolderTokens(file.parent, {text: i for i, text in enumerate(texts) if text})
     bos = names.token_id("bos_token")
-    ends = end_ids(added, names.eos_ids())
+    declared = names.eos_ids()
+    added = {
+        text: replace(token, kind=AddedKind.CONTROL) if token.id in {bos, *declared} else token
+        for text, token in added.items()
+    }
+    ends = end_ids(added, declared)
     if not ends:
         raise ModelFileError(
             "nothing ends a turn", key="eos_token_id", file=str(file.parent / "config.json")

@@ -97,7 +97,12 @@ def added_kind(text: str, *, control: bool) -> AddedKind:
     """The kind of an added token that its file does (`control`) or does not call special."""
     if control:
         return AddedKind.CONTROL
-    return AddedKind.MARKUP if _MARKUP.fullmatch(text) else AddedKind.LITERAL
+    return AddedKind.MARKUP if is_markup(text) else AddedKind.LITERAL
+
+
+def is_markup(text: str) -> bool:
+    """Whether a token's text is a mark (`<think>`, `[INST]`) and not ordinary text."""
+    return _MARKUP.fullmatch(text) is not None
 
 
 def end_ids(added: Mapping[str, AddedToken], declared: Sequence[int]) -> frozenset[int]:

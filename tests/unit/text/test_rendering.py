@@ -134,7 +134,8 @@ def test_template_tokens_count_once_with_bos(sentencepiece: Tokenizer) -> None:
 
 
 def test_surrogates_in_template_variables_are_refused(byte_level: Tokenizer) -> None:
-    for field, value in [("kwargs", {"a": "\ud800"}), ("documents", ["\ud800"])]:
+    wrong: list[dict[str, Any]] = [{"kwargs": {"a": "\ud800"}}, {"documents": ["\ud800"]}]
+    for variables in wrong:
         with pytest.raises(RequestError) as caught:
-            render(byte_level, [{"role": "user", "content": "x"}], **{field: value})
+            render(byte_level, [{"role": "user", "content": "x"}], **variables)
         assert caught.value.code == "invalid_unicode"

@@ -200,3 +200,18 @@ def test_empty_token_spells_nothing() -> None:
     metadata["tokenizer.ggml.token_type"].append(tiny.NORMAL)
     tokenizer = from_gguf(metadata)
     assert tokenizer.vocab_size - 1 in tokenizer.vocabulary.unused_ids
+
+
+def test_token_named_as_the_end_is_a_control_token_whatever_its_type() -> None:
+    metadata: Metadata = tiny.byte_level_metadata()
+    metadata["tokenizer.ggml.token_type"][2] = tiny.NORMAL
+    tokenizer = from_gguf(metadata)
+    assert tokenizer.encode("<|im_end|>", special=True) == [2]
+    assert 2 in tokenizer.special_ids
+
+
+def test_refusal_names_the_file_where_it_is_known() -> None:
+    with pytest.raises(
+        ModelFileError, match=r"^a\.gguf: tokenizer\.ggml\.tokens: the key is missing"
+    ):
+        from_gguf({}, file="a.gguf")

@@ -48,6 +48,14 @@ def test_end_tokens_come_from_every_file(folder: Path) -> None:
     assert from_tokenizer_json(folder).eos_ids == {0, 2, 9, 11}
 
 
+def test_end_token_is_a_control_token_even_if_not_special(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
+    body = json.loads((folder / "tokenizer.json").read_text())
+    body["added_tokens"][2]["special"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(body))
+    assert 2 in from_tokenizer_json(folder).special_ids
+
+
 def test_end_token_outside_the_vocabulary_names_the_file(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"eos_token_id": 99999}')
     with pytest.raises(ModelFileError, match=r"generation_config\.json: eos_token_id"):

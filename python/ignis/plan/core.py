@@ -24,6 +24,11 @@ class Model:
     parameters: int
     stored_bytes: int
     layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
     vocab: int
     context_trained: int
 
@@ -54,9 +59,21 @@ class NativeCore:
                 parameters=info.parameters,
                 stored_bytes=info.stored_bytes,
                 layers=info.layers,
+                hidden=info.hidden,
+                ffn=info.ffn,
+                heads=info.heads,
+                kv_heads=info.kv_heads,
+                head_dim=info.head_dim,
                 vocab=info.vocab,
                 context_trained=info.context_trained,
             )
+
+    def read_metadata(self, path: str) -> dict[str, object]:
+        """Every key of a GGUF header, or of a folder's config.json. Raises ModelFileError."""
+        with native_errors():
+            from ignis import _native
+
+            return _native.read_metadata(path)
 
     def sizes(self, path: str, device: str, ask: Ask) -> Sizes:
         """A dry run of the code that binds. Raises ModelFileError."""

@@ -176,9 +176,11 @@ def _budget_sentence(plan: Plan) -> str:
             f"Budget {exact(plan.budget_bytes)}, as named by vram.budget_bytes; "
             f"{human(plan.free_at_start_bytes)} are free."
         )
+    whole = plan.free_at_start_bytes == plan.device.total_bytes
+    of_card = " (the whole card; --free names another figure)" if whole else ""
     return (
-        f"Budget {exact(plan.budget_bytes)}: {human(plan.free_at_start_bytes)} free less a "
-        f"headroom of {human(plan.headroom_bytes)}."
+        f"Budget {exact(plan.budget_bytes)}: {human(plan.free_at_start_bytes)} free{of_card} less "
+        f"a headroom of {human(plan.headroom_bytes)}."
     )
 
 

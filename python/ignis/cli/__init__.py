@@ -1,0 +1,1 @@
+"""The `ignis` command. It converts words to calls and results to text; decisions lie below."""

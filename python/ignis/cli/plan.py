@@ -1,0 +1,71 @@
+"""`ignis plan`: what a model takes on a device, from headers alone. Status 0 fits, 3 refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from rich.console import Console
+
+from ignis.catalogue import model_path
+from ignis.cli.flags import add_model_argument, add_option_flags, config_from
+from ignis.config import OPTIONS
+from ignis.errors import ConfigError, PlanRefused
+from ignis.plan import CARDS, device_to_plan, make_plan
+from ignis.plan.report import plan_as_dict, print_plan, print_refusal, refusal_as_dict
+
+EPILOG = """\
+Only headers are read: a folder with config.json and the headers of its safetensors
+files, or the first megabytes of a GGUF file, is enough, and no device is needed.
+Exit status: 0 the plan fits, 3 it is refused, 2 wrong usage."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the flags of `ignis plan`."""
+    parser.epilog = EPILOG
+    parser.usage = "%(prog)s [MODEL] [options]"
+    add_model_argument(parser)
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help=f"cpu (this machine), or a card that need not be here: {', '.join(CARDS)}. "
+        "Default: cpu.",
+    )
+    parser.add_argument(
+        "--free",
+        metavar="BYTES",
+        help="device memory free at start, as in 31.5G, instead of what is read or known",
+    )
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    add_option_flags(parser, ("", "model", "vram", "cpu", "reuse", "cache"), without=("device",))
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the plan or its refusal; the exit status."""
+    config = config_from(args)
+    device = device_to_plan(args.device or config.device)
+    path = model_path(config.model.path, config.cache_folder)
+    try:
+        plan = make_plan(config, path, device=device, free_bytes=_free_bytes(args.free))
+    except PlanRefused as refusal:
+        if args.json:
+            print(json.dumps(refusal_as_dict(refusal), indent=2))
+        else:
+            print_refusal(refusal, Console())
+        return 3
+    if args.json:
+        print(json.dumps(plan_as_dict(plan), indent=2))
+    else:
+        print_plan(plan, Console())
+    return 0
+
+
+def _free_bytes(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        value = OPTIONS["vram.headroom_bytes"].kind.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"--free {error}") from None
+    assert isinstance(value, int)
+    return value

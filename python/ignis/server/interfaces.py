@@ -35,7 +35,8 @@ class SequenceService(Protocol):
         ...
 
 
-class Exposition(Protocol):
-    """Metrics in Prometheus' text format."""
+class ServerMetrics(Protocol):
+    """What the server counts itself, and everything in Prometheus' text format."""
 
+    def request_refused(self, reason: str) -> None: ...
     def render(self) -> bytes: ...

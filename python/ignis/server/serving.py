@@ -18,8 +18,8 @@ from aiohttp import web
 from ignis.server.asked import check_model
 from ignis.server.body import BodyReader
 from ignis.server.fields import FieldTable
-from ignis.server.http_errors import NotReady
-from ignis.server.interfaces import Exposition, SequenceService
+from ignis.server.http_errors import ModelNotFound, NotReady
+from ignis.server.interfaces import SequenceService, ServerMetrics
 from ignis.text import ChatTemplate, Tokenizer
 
 OFFLOADED_ABOVE = 16 * 1024
@@ -61,7 +61,7 @@ class LoadedModel:
 class Serving:
     """The state behind the routes."""
 
-    def __init__(self, settings: ServerSettings, metrics: Exposition, version: str) -> None:
+    def __init__(self, settings: ServerSettings, metrics: ServerMetrics, version: str) -> None:
         self.settings = settings
         self.metrics = metrics
         self.version = version
@@ -93,7 +93,11 @@ class Serving:
         """
         model = self.model
         fields = table.parse(await self.bodies.read_object(request))
-        check_model(fields["model"], model.id)
+        try:
+            check_model(fields["model"], model.id)
+        except ModelNotFound:
+            self.metrics.request_refused("unknown_model")
+            raise
         return fields
 
 

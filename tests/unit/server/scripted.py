@@ -106,8 +106,10 @@ class ScriptedService:
         return [stream.request for stream in self.streams]
 
 
-class NoExposition:
+class NoMetrics:
     """Metrics of nothing."""
+
+    def request_refused(self, reason: str) -> None: ...
 
     def render(self) -> bytes:
         return b"# nothing\n"
@@ -128,7 +130,7 @@ def loaded(service: ScriptedService, *, template: str | None = CHATML) -> Loaded
 
 def client_of(model: LoadedModel | None, settings: ServerSettings | None = None) -> TestClient:
     """A client of the application over `model`; None means it is still loading."""
-    serving = Serving(settings or ServerSettings(), NoExposition(), "0.0.0")
+    serving = Serving(settings or ServerSettings(), NoMetrics(), "0.0.0")
     serving.loaded = model
     server = TestServer(build_app(serving))
     return TestClient(server)

@@ -27,7 +27,7 @@ from ignis.server import openapi
 from ignis.server.app import build_app
 from ignis.server.serving import ServerSettings, Serving
 from tests.simulation.reference_engine import ReferenceEngine, reference_core
-from tests.unit.server.scripted import CONTEXT, TOKENIZER, NoExposition, ScriptedService, loaded
+from tests.unit.server.scripted import CONTEXT, TOKENIZER, NoMetrics, ScriptedService, loaded
 
 CHECKS: list[schemathesis.CheckFunction] = [
     schemathesis.checks.not_a_server_error,
@@ -63,7 +63,7 @@ def url() -> Iterator[str]:
             decode_share_percent=50,
         )
         async with EngineService(reference_core(engine), options) as service:
-            serving = Serving(ServerSettings(), NoExposition(), "0.0.0")
+            serving = Serving(ServerSettings(), NoMetrics(), "0.0.0")
             serving.loaded = replace(loaded(ScriptedService()), service=service)
             runner = web.AppRunner(build_app(serving), handler_cancellation=True)
             await runner.setup()

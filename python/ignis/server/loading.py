@@ -1,0 +1,161 @@
+"""From a configuration to the served model: find, plan, load, and start its engine.
+
+Each step is its own function because they run at different moments: the plan before the server
+answers, the load while it already does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from ignis.catalogue import fetch_if_missing, model_id
+from ignis.config import Config
+from ignis.engine import EngineOptions, EngineService, native_core
+from ignis.engine.load import load_engine, new_progress, read_metadata
+from ignis.engine.metrics import EngineMetrics
+from ignis.errors import ModelFileError, TemplateMissing
+from ignis.plan import Plan, make_plan
+from ignis.plan.report import plan_as_dict
+from ignis.server.serving import LoadedModel
+from ignis.text import ChatTemplate, Tokenizer, find_template, from_gguf, from_tokenizer_json
+
+POLL_SECONDS = 0.1
+
+T = TypeVar("T")
+
+
+def plan_model(config: Config, console: Console) -> Plan:
+    """The plan of the configured model, which is fetched first if it is known and missing.
+
+    Raises CatalogueError, ModelFileError, ConfigError or PlanRefused.
+    """
+    path = fetch_if_missing(config.model.path, config.cache_folder, console)
+    return make_plan(config, path)
+
+
+def served_id(config: Config) -> str:
+    """The name clients use for the model."""
+    return config.model.id or model_id(config.model.path)
+
+
+def text_of_model(config: Config, path: Path) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The tokenizer and the chat template of the model at `path`.
+
+    Raises ModelFileError or TemplateError; a model without a template gives None.
+    """
+    folder = path if path.is_dir() else None
+    metadata = None if folder is not None else read_metadata(str(path))
+    tokenizer = from_tokenizer_json(folder) if folder is not None else from_gguf(metadata or {})
+    try:
+        source = find_template(
+            explicit=config.model.chat_template, folder=folder, metadata=metadata
+        )
+    except TemplateMissing:
+        return tokenizer, None
+    return tokenizer, ChatTemplate(source, tokenizer.template_tokens())
+
+
+@asynccontextmanager
+async def running_model(
+    config: Config, plan: Plan, metrics: EngineMetrics | None, console: Console
+) -> AsyncIterator[tuple[LoadedModel, EngineService[Any, Any]]]:
+    """Load the planned model with a progress bar and run its engine until the end of the block.
+
+    Raises ModelFileError, TemplateError or EngineError.
+    """
+    path = Path(plan.model.path)
+    tokenizer, template = await in_daemon_thread(lambda: text_of_model(config, path))
+    progress = new_progress()
+    loading = asyncio.ensure_future(in_daemon_thread(lambda: load_engine(plan, progress)))
+    with _bar(console) as bar:
+        task = bar.add_task("loading", total=None)
+        while not loading.done():
+            bar.update(task, completed=progress.bytes_done(), total=progress.bytes_total() or None)
+            await asyncio.wait([loading], timeout=POLL_SECONDS)
+    engine = loading.result()
+    if tokenizer.vocab_size > engine.vocab:
+        raise ModelFileError(
+            "the tokenizer has more tokens than the model has embeddings",
+            file=str(path),
+            found=tokenizer.vocab_size,
+            expected=f"at most {engine.vocab}",
+        )
+    options = EngineOptions(
+        context_tokens_max=plan.context_tokens,
+        chunk_tokens_max=plan.chunk_tokens,
+        default_tokens_max=config.model.default_max_tokens,
+        queue_max=config.server.queue_max,
+        decode_share_percent=config.model.decode_share,
+    )
+    async with EngineService(native_core(engine), options, metrics) as service:
+        yield (
+            LoadedModel(
+                id=served_id(config),
+                context_tokens_max=plan.context_tokens,
+                tokenizer=tokenizer,
+                template=template,
+                service=service,
+                facts=facts_of(plan),
+            ),
+            service,
+        )
+
+
+def facts_of(plan: Plan) -> dict[str, Any]:
+    """What `/v1/models` tells of a plan; no path of this machine."""
+    told = plan_as_dict(plan)
+    model = told["model"]
+    assert isinstance(model, dict)
+    kept = ("architecture", "quantisation", "parameters", "context_trained")
+    sizes = ("budget_bytes", "total_bytes", "spare_bytes", "lines", "kv_pool")
+    return {
+        "status": "serving",
+        "adapted": told["adapted"],
+        "device": told["device"],
+        "lanes": plan.lanes,
+        "kv_format": plan.kv_format,
+        "model": {key: model[key] for key in kept},
+        "plan": {key: told[key] for key in sizes},
+    }
+
+
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread that cannot keep the process from ending.
+
+    A load cannot be interrupted; when the server is told to stop during one, the process just ends.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(value)  # type: ignore[arg-type]
+
+    def run() -> None:
+        value, failure = None, None
+        try:
+            value = work()
+        except BaseException as error:  # handed to whoever waits
+            failure = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=run, name="ignis-load", daemon=True).start()
+    return await done
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -27,7 +27,7 @@ def check_value(value: object, param: str, depth: int = 0) -> None:
                 check_value(item, f"{param}.{key}", depth + 1)
 
 
-def check_text(text: str, param: str) -> None:
+def check_text(text: str, param: str | None) -> None:
     """Check that `text` is valid Unicode. Raises RequestError naming `param` otherwise."""
     if text.isascii():
         return

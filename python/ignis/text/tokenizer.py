@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import tokenizers
 
 from ignis.errors import RequestError
+from ignis.text.json_values import check_text
 from ignis.text.segments import AddedMatcher, Segment
 from ignis.text.vocabulary import SPACE_MARK, AddedKind, SpacePrefix, Vocabulary
 
@@ -165,15 +166,11 @@ class Tokenizer:
             ids.append(segment.token)
             return
         text = segment.text
+        check_text(text, None)
         if self._wants_space(ids, text):
             text = " " + text
-        try:
-            # The batch call alone can leave out offsets, which take half the time of a long text.
-            (encoding,) = self._bpe.encode_batch_fast([text], add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise RequestError(
-                "text has a lone surrogate, which is not valid Unicode", code="invalid_unicode"
-            ) from error
+        # The batch call alone can leave out offsets, which take half the time of a long text.
+        (encoding,) = self._bpe.encode_batch_fast([text], add_special_tokens=False)
         ids.extend(encoding.ids)
 
     def _wants_space(self, ids: list[int], text: str) -> bool:

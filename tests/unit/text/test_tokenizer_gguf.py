@@ -215,3 +215,25 @@ def test_refusal_names_the_file_where_it_is_known() -> None:
         ModelFileError, match=r"^a\.gguf: tokenizer\.ggml\.tokens: the key is missing"
     ):
         from_gguf({}, file="a.gguf")
+
+
+HOSTILE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=6,
+)
+KEYS = sorted({*tiny.byte_level_metadata(), *tiny.sentencepiece_metadata()})
+VALID = {"gpt2": tiny.byte_level_metadata(), "llama": tiny.sentencepiece_metadata()}
+
+
+@given(
+    st.sampled_from(sorted(VALID)),
+    st.dictionaries(st.sampled_from(KEYS), HOSTILE, min_size=1, max_size=3),
+)
+def test_hostile_metadata_is_read_or_refused(model: str, change: dict[str, object]) -> None:
+    refusal, ids = None, []
+    try:
+        ids = from_gguf(VALID[model] | change).encode("the cat")
+    except ModelFileError as error:
+        refusal = str(error)
+    assert ids or (refusal is not None and refusal.startswith("tokenizer.ggml."))

@@ -1,0 +1,421 @@
+//! The running half of the CPU device.
+
+use std::slice;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use ignis_backend::{Addresses, Device, DeviceError, DeviceLayout, LaneSampling};
+use ignis_formats::quant;
+use ignis_ops::{Program, RopeTable, Round, RowOrder, SampleOut, WeightId, WeightKind, WeightSpec};
+use ignis_types::{Bytes, Limits, Overflow, PAGE_TOKENS};
+
+use crate::attention::AttentionPlan;
+use crate::kv::KvPool;
+use crate::layout::{CpuLayout, CpuOptions, ScratchMap};
+use crate::linear::{self, PackError};
+use crate::memory::Mapping;
+use crate::pool::{Poisoned, Pool, Worker};
+use crate::program::{Compiled, check_addresses, compile};
+use crate::sample::{self, ID_BYTES, IN_PROMPT};
+use crate::simd::Isa;
+use crate::walk::{RoundJob, Token, walk};
+
+/// A processor and its memory as a device.
+pub struct CpuDevice {
+    layout: CpuLayout,
+    isa: Isa,
+    pool: Pool,
+    memory: Option<Mapping>,
+    reserved: Bytes,
+    bound: Option<Bound>,
+}
+
+/// What `bind` fixed.
+struct Bound {
+    compiled: Compiled,
+    map: ScratchMap,
+    kv: KvPool,
+    rope: RopeTable,
+    weights: Vec<WeightSpec>,
+    addresses: Addresses,
+    limits: Limits,
+    vocab: usize,
+    /// Offset of the logits.
+    logits: u64,
+    /// The rows of the last round.
+    tokens: Vec<Token>,
+    plan: AttentionPlan,
+}
+
+// SAFETY: the raw addresses inside point into `CpuDevice::memory`, which moves with them, and are
+// used only by rounds, which hold `&mut CpuDevice`.
+unsafe impl Send for Bound {}
+
+impl CpuDevice {
+    /// A device on the fastest instruction set of this machine. Starts the worker threads.
+    pub fn new(options: CpuOptions) -> Result<CpuDevice, DeviceError> {
+        CpuDevice::with_isa(options, Isa::detect())
+    }
+
+    /// As [`CpuDevice::new`], on another instruction set, which must be available; for tests and
+    /// comparisons. Results do not depend on it.
+    pub fn with_isa(options: CpuOptions, isa: Isa) -> Result<CpuDevice, DeviceError> {
+        assert!(isa.is_available(), "{isa} is not available here");
+        let layout = CpuLayout::new(options);
+        let pool = Pool::new(layout.options().threads).map_err(|error| DeviceError::Reserve {
+            bytes: Bytes::ZERO,
+            space: "worker threads",
+            reason: error.to_string(),
+        })?;
+        let reserved = Bytes::ZERO;
+        Ok(CpuDevice { layout, isa, pool, memory: None, reserved, bound: None })
+    }
+
+    fn bound(&self) -> &Bound {
+        self.bound.as_ref().expect("the device is bound before it is used")
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.memory.as_ref().expect("memory is reserved before it is used").base()
+    }
+
+    /// Runs steps on all workers.
+    fn walk(&mut self, round: &Round<'_>, head_only: bool) -> Result<(), DeviceError> {
+        let (isa, base) = (self.isa, self.base());
+        let bound = self.bound.as_mut().expect("the device is bound before it runs");
+        let steps = &bound.compiled.steps;
+        let from = if head_only { bound.compiled.head } else { 0 };
+        let to = if round.logit_rows.is_empty() { bound.compiled.head } else { steps.len() };
+        for claimed in &bound.compiled.claimed {
+            claimed.store(0, Relaxed);
+        }
+        let scratch = base.wrapping_add(Bytes(bound.addresses.scratch.0).as_usize());
+        let at = |offset: u64| scratch.wrapping_add(Bytes(offset).as_usize());
+        let job = RoundJob {
+            isa,
+            base,
+            compiled: &bound.compiled,
+            steps: from..to.max(from),
+            rope: &bound.rope,
+            pool: bound.kv,
+            sizes: bound.map.sizes,
+            plan: &bound.plan,
+            tokens: &bound.tokens,
+            logit_rows: round.logit_rows,
+            block_tables: round.block_tables,
+            stride: round.stride,
+            cos: at(bound.map.cos).cast(),
+            sin: at(bound.map.sin).cast(),
+            partials: at(bound.map.partials).cast(),
+            workers: at(bound.map.workers),
+            worker_bytes: Bytes(bound.map.worker_bytes).as_usize(),
+        };
+        // SAFETY: the job outlives the call and is shared for reading; addresses were checked at
+        // bind, the round by `Bound::take_round`, and the claims were reset above.
+        unsafe { self.pool.run(walk, (&raw const job).cast()) }.map_err(lost_worker)
+    }
+}
+
+impl Bound {
+    /// Checks a round against the limits and notes its rows. The invariants of `Round` are the
+    /// caller's: what breaks them is a bug, and asserts before any kernel trusts an index.
+    fn take_round(&mut self, round: &Round<'_>) {
+        assert!(round.tokens.len() <= self.limits.round_rows_max() as usize, "round too wide");
+        self.tokens.clear();
+        for segment in round.segments {
+            let (first, rows) = (segment.row as usize, segment.rows as usize);
+            assert!(rows > 0 && first == self.tokens.len(), "segments leave a gap");
+            assert!(segment.lane < self.limits.lanes_max, "lane {} of a round", segment.lane);
+            let last = segment.position as usize + rows - 1;
+            assert!(last < self.limits.context_tokens_max as usize, "position {last} of a round");
+            let pages = last / PAGE_TOKENS as usize + 1;
+            assert!(pages <= round.stride, "position {last} is outside the block table");
+            let table = segment.lane as usize * round.stride;
+            for &page in &round.block_tables[table..table + pages] {
+                assert!(page < self.limits.pages, "page {page} of {}", self.limits.pages);
+            }
+            for i in 0..rows {
+                let id = round.tokens[first + i];
+                assert!(id < self.compiled.vocab, "token {id} of {}", self.compiled.vocab);
+                let position = segment.position + i as u32;
+                self.tokens.push(Token { id, lane: segment.lane, position });
+            }
+        }
+        assert_eq!(self.tokens.len(), round.tokens.len(), "segments do not cover the tokens");
+        self.check_logit_rows(round);
+        self.plan.fill(round.segments);
+    }
+
+    fn check_logit_rows(&self, round: &Round<'_>) {
+        assert!(round.logit_rows.len() <= self.limits.lanes_max as usize, "too many logit rows");
+        for &row in round.logit_rows {
+            assert!((row as usize) < self.tokens.len(), "logit row {row} of the round");
+        }
+    }
+}
+
+impl Device for CpuDevice {
+    fn layout(&self) -> &dyn DeviceLayout {
+        &self.layout
+    }
+
+    fn describe(&self) -> String {
+        let threads = self.pool.count();
+        let plural = if threads == 1 { "" } else { "s" };
+        format!("cpu ({threads} thread{plural}, {})", self.isa)
+    }
+
+    fn reserve(&mut self, bytes: Bytes) -> Result<(), DeviceError> {
+        assert!(self.memory.is_none(), "the device plan is reserved once");
+        let mapping = Mapping::new(bytes)?;
+        // SAFETY: the mapping outlives the call; each worker touches its own part, still zero.
+        unsafe { self.pool.run(touch, (&raw const mapping).cast()) }.map_err(lost_worker)?;
+        self.memory = Some(mapping);
+        self.reserved = bytes;
+        Ok(())
+    }
+
+    fn reservations(&self) -> u64 {
+        u64::from(self.memory.is_some())
+    }
+
+    fn bind(
+        &mut self,
+        program: &Program,
+        addresses: &Addresses,
+        limits: &Limits,
+    ) -> Result<(), DeviceError> {
+        assert!(self.bound.is_none(), "a program is bound once");
+        for weight in &program.weights {
+            let runs = match weight.kind {
+                WeightKind::Vector => linear::supports(weight.dtype, weight.cols),
+                _ => {
+                    linear::supports(weight.dtype, weight.cols)
+                        && (!weight.dtype.is_quantised() || weight.cols.is_multiple_of(32))
+                }
+            };
+            if !runs {
+                let name = weight.name.clone();
+                return Err(DeviceError::DTypeUnsupported { name, dtype: weight.dtype });
+            }
+        }
+        let threads = self.layout.options().threads;
+        let encoded =
+            ScratchMap::encoded_bytes(program, limits, &self.layout).map_err(too_large)?;
+        let map = ScratchMap::new(program, limits, &self.layout, encoded).map_err(too_large)?;
+        check_addresses(program, addresses, &map, self.reserved)?;
+        let compiled = compile(program, addresses, limits, &self.layout, self.base())?;
+        let format = self.layout.options().kv_format;
+        let kv = KvPool::new(addresses.kv_pool, format, &program.kv).map_err(too_large)?;
+        self.bound = Some(Bound {
+            compiled,
+            map,
+            kv,
+            rope: program.rope.clone(),
+            weights: program.weights.clone(),
+            addresses: addresses.clone(),
+            limits: *limits,
+            vocab: program.vocab as usize,
+            logits: addresses.buffers[program.logits.0 as usize],
+            tokens: Vec::with_capacity(limits.round_rows_max() as usize),
+            plan: AttentionPlan::new(map.sizes, program.kv.kv_heads as usize, threads),
+        });
+        Ok(())
+    }
+
+    fn put_weight(&mut self, id: WeightId, stored: &[u8]) -> Result<(), DeviceError> {
+        let (base, bound) = (self.base(), self.bound());
+        let weight = &bound.weights[id.0 as usize];
+        let bytes = self.layout.weight_bytes(weight).map_err(too_large)?.as_usize();
+        let start = Bytes(bound.addresses.weights[id.0 as usize]).as_usize();
+        assert!(start + bytes <= self.reserved.as_usize(), "a weight ends outside the reservation");
+        // SAFETY: the weight's region lies in the reservation, and `&mut self` keeps rounds away.
+        let out = unsafe { slice::from_raw_parts_mut(base.add(start), bytes) };
+        put(weight, stored, out)
+    }
+
+    fn run(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
+        self.bound.as_mut().expect("the device is bound before it runs").take_round(round);
+        self.walk(round, false)
+    }
+
+    fn run_head(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
+        self.bound().check_logit_rows(round);
+        self.walk(round, true)
+    }
+
+    fn sample(
+        &mut self,
+        lanes: &[LaneSampling<'_>],
+        out: &mut [SampleOut],
+    ) -> Result<(), DeviceError> {
+        let (isa, base, bound) = (self.isa, self.base(), self.bound());
+        assert_eq!(lanes.len(), out.len(), "one result a lane");
+        for (i, lane) in lanes.iter().enumerate() {
+            let rows = bound.limits.lanes_max;
+            assert!(lane.lane < rows && lane.logit_row < rows, "lane {} to sample", lane.lane);
+            let twice = lanes[..i].iter().any(|other| other.lane == lane.lane);
+            assert!(!twice, "lane {} is sampled twice", lane.lane);
+        }
+        let lane_bytes = self.layout.sampling_lane_bytes(bound.vocab as u32).map_err(too_large)?;
+        let job = SampleJob {
+            isa,
+            vocab: bound.vocab,
+            logits: base.wrapping_add(Bytes(bound.logits).as_usize()).cast(),
+            counts: base.wrapping_add(Bytes(bound.addresses.penalty_counts).as_usize()).cast(),
+            scratch: base.wrapping_add(Bytes(bound.addresses.sampling).as_usize()),
+            lane_bytes: lane_bytes.as_usize(),
+            lanes,
+            out: out.as_mut_ptr(),
+            next: AtomicU32::new(0),
+        };
+        if lanes.len() == 1 {
+            // SAFETY: `out` has one entry; nobody else samples.
+            unsafe { job.one(0) };
+            return Ok(());
+        }
+        // SAFETY: the job outlives the call; lanes are claimed one by one.
+        unsafe { self.pool.run(sample_lanes, (&raw const job).cast()) }.map_err(lost_worker)
+    }
+
+    fn logits(&self, row: u32) -> &[f32] {
+        let bound = self.bound();
+        assert!(row < bound.limits.lanes_max, "row {row} of the logits");
+        let at = Bytes(bound.logits).as_usize() + row as usize * bound.vocab * 4;
+        // SAFETY: the logits buffer holds `lanes_max` rows; `&self` keeps rounds away.
+        unsafe { slice::from_raw_parts(self.base().add(at).cast(), bound.vocab) }
+    }
+
+    fn reset_penalties(&mut self, lane: u32, prompt: &[u32]) -> Result<(), DeviceError> {
+        let (base, bound) = (self.base(), self.bound());
+        assert!(lane < bound.limits.lanes_max, "lane {lane} of the penalties");
+        let start = Bytes(bound.addresses.penalty_counts).as_usize();
+        let at = start + lane as usize * bound.vocab * 4;
+        // SAFETY: the counts hold `lanes_max` rows; `&mut self` keeps everybody else away.
+        let counts = unsafe { slice::from_raw_parts_mut(base.add(at).cast::<u32>(), bound.vocab) };
+        counts.fill(0);
+        for &id in prompt {
+            counts[id as usize] |= IN_PROMPT;
+        }
+        Ok(())
+    }
+}
+
+/// Expands or packs one weight into its region.
+fn put(weight: &WeightSpec, stored: &[u8], out: &mut [u8]) -> Result<(), DeviceError> {
+    let &WeightSpec { dtype, rows, cols, order, .. } = weight;
+    let name = || weight.name.clone();
+    if weight.kind != WeightKind::Vector {
+        return linear::pack(dtype, rows, cols, order, stored, out).map_err(|error| match error {
+            PackError::NotFinite { block } => DeviceError::NotFinite { name: name(), block },
+            PackError::StoredBytes { expected, found } => {
+                DeviceError::WeightBytes { name: name(), found, expected }
+            }
+            _ => DeviceError::DTypeUnsupported { name: name(), dtype },
+        });
+    }
+    let elements = u64::from(rows) * u64::from(cols);
+    let expected = dtype.bytes_of(elements).ok().flatten();
+    let expected = expected.ok_or_else(|| DeviceError::DTypeUnsupported { name: name(), dtype })?.0;
+    let found = stored.len() as u64;
+    if found != expected || rows != 1 {
+        return Err(DeviceError::WeightBytes { name: name(), found, expected });
+    }
+    if let Err(block) = quant::check_finite(dtype, stored) {
+        return Err(DeviceError::NotFinite { name: name(), block: block as u64 });
+    }
+    // SAFETY: the region of a vector holds `cols` aligned floats, and any bits are a float.
+    let values =
+        unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast::<f32>(), cols as usize) };
+    quant::dequantize(dtype, stored, values)
+        .map_err(|_| DeviceError::DTypeUnsupported { name: name(), dtype })?;
+    if let RowOrder::AdjacentPairs { head_dim } = order {
+        pairs_to_halves(values, head_dim as usize);
+    }
+    Ok(())
+}
+
+/// Reorders each head of a bias from `[half, 2]` to `[2, half]`. At load, so it may use the heap.
+fn pairs_to_halves(values: &mut [f32], head_dim: usize) {
+    for head in values.chunks_exact_mut(head_dim.max(2)) {
+        let stored = head.to_vec();
+        let half = head.len() / 2;
+        for i in 0..half {
+            (head[i], head[half + i]) = (stored[2 * i], stored[2 * i + 1]);
+        }
+    }
+}
+
+/// What the workers read while they sample.
+struct SampleJob<'a> {
+    isa: Isa,
+    vocab: usize,
+    logits: *const f32,
+    counts: *mut u32,
+    scratch: *mut u8,
+    lane_bytes: usize,
+    lanes: &'a [LaneSampling<'a>],
+    out: *mut SampleOut,
+    next: AtomicU32,
+}
+
+impl SampleJob<'_> {
+    /// Samples entry `i`.
+    ///
+    /// # Safety
+    /// `i` is in range, and no other thread samples the same lane.
+    unsafe fn one(&self, i: usize) {
+        let lane = &self.lanes[i];
+        let (at, row) = (lane.lane as usize, lane.logit_row as usize);
+        // SAFETY: the regions hold `lanes_max` rows each, lanes and rows were checked against it,
+        // and this lane is this thread's; keys come first and keep their alignment.
+        unsafe {
+            let logits = slice::from_raw_parts(self.logits.add(row * self.vocab), self.vocab);
+            let keys = self.scratch.add(at * self.lane_bytes).cast::<u64>();
+            let adjusted = keys.add(self.vocab).cast::<f32>();
+            const { assert!(ID_BYTES == 8 + 4) };
+            *self.out.add(i) = sample::sample(
+                self.isa,
+                logits,
+                lane.params,
+                lane.logit_bias,
+                lane.position,
+                sample::Scratch {
+                    keys: slice::from_raw_parts_mut(keys, self.vocab),
+                    adjusted: slice::from_raw_parts_mut(adjusted, self.vocab),
+                    counts: slice::from_raw_parts_mut(self.counts.add(at * self.vocab), self.vocab),
+                },
+            );
+        }
+    }
+}
+
+unsafe fn sample_lanes(context: *const (), _: Worker<'_>) -> Result<(), Poisoned> {
+    // SAFETY: `sample` passes its job, which outlives the call.
+    let job = unsafe { &*context.cast::<SampleJob<'_>>() };
+    loop {
+        let i = job.next.fetch_add(1, Relaxed) as usize;
+        if i >= job.lanes.len() {
+            return Ok(());
+        }
+        // SAFETY: the claim is this worker's; lanes are distinct.
+        unsafe { job.one(i) };
+    }
+}
+
+unsafe fn touch(context: *const (), worker: Worker<'_>) -> Result<(), Poisoned> {
+    // SAFETY: `reserve` passes its mapping, fresh and zero.
+    unsafe { (*context.cast::<Mapping>()).touch(worker.index, worker.count()) };
+    Ok(())
+}
+
+fn lost_worker(_: Poisoned) -> DeviceError {
+    DeviceError::Fault { what: "a worker thread" }
+}
+
+fn too_large(_: Overflow) -> DeviceError {
+    DeviceError::ShapeUnsupported {
+        what: "a size in bytes",
+        found: u64::MAX,
+        expected: "less than 2^64",
+    }
+}

@@ -66,7 +66,7 @@ pub enum FormatError {
     Truncated { file: PathBuf, what: &'static str, at: u64, expected: u64, found: u64 },
 
     /// More things are announced than the rest of the file could hold.
-    #[error("{}: announces {count} {what}, too many for the {found} B that remain", file.display())]
+    #[error("{}: announces {count} {what}, too many for the {found} B that remain: damaged or cut short?", file.display())]
     CountTooLarge { file: PathBuf, what: &'static str, count: u64, found: u64 },
 
     /// The name of a key or tensor has no bytes, or more than a name may have.
@@ -160,6 +160,14 @@ pub enum FormatError {
     /// The file is not the JSON it should be: syntax, or a field of another type.
     #[error("{}: {source}", file.display())]
     Json { file: PathBuf, source: serde_json::Error },
+
+    /// A safetensors header announces more bytes than the format allows.
+    #[error("{}: a header of {found} B, where at most {limit} B are read", file.display())]
+    HeaderTooLarge { file: PathBuf, found: u64, limit: u64 },
+
+    /// An offset is negative, fractional or past 2^64.
+    #[error("{}: tensor {tensor:?} has the offset {found}, expected an unsigned integer", file.display())]
+    OffsetInvalid { file: PathBuf, tensor: String, found: String },
 
     /// The index names a shard by more than a file name in its own folder.
     #[error("{}: shard {found:?} is not a plain file name ending in .safetensors", file.display())]

@@ -22,6 +22,8 @@ mod mmap;
 pub mod quant;
 pub mod safetensors;
 mod tensor;
+#[cfg(test)]
+mod test_folder;
 #[cfg(any(test, feature = "test-writer"))]
 pub mod writer;
 

@@ -12,6 +12,9 @@ use memmap2::Mmap;
 
 use crate::FormatError;
 
+/// How a file begins whose content Git LFS has not fetched: a common slip when cloning a model.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
+
 /// A regular, non-empty file, mapped whole.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
@@ -24,7 +27,7 @@ impl MappedFile {
     /// Maps `path`.
     ///
     /// Errors: `Io`, `NotAFile` (checked before opening, since opening a pipe would wait for a
-    /// writer), `FileEmpty`.
+    /// writer), `FileEmpty`, `FileChanged`, `LfsPointer`.
     pub(crate) fn open(path: &Path) -> Result<MappedFile, FormatError> {
         let io = |source| FormatError::Io { file: path.to_owned(), source };
         if !path.metadata().map_err(io)?.is_file() {
@@ -41,6 +44,9 @@ impl MappedFile {
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         let mapped = MappedFile { path: path.to_owned(), file, map };
         mapped.check_length()?;
+        if mapped.bytes().starts_with(LFS_POINTER) {
+            return Err(FormatError::LfsPointer { file: mapped.path });
+        }
         Ok(mapped)
     }
 

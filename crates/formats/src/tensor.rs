@@ -199,12 +199,14 @@ fn check_ranges(
 ) -> Result<(), FormatError> {
     for tensor in stored {
         let (path, found) = files[tensor.place.file as usize];
-        let (file, name) = (path.to_owned(), tensor.name.clone());
+        let at = || (path.to_owned(), tensor.name.clone());
         let Some(expected) = tensor.place.begin.checked_add(tensor.place.bytes) else {
-            return Err(FormatError::TensorTooLarge { file, tensor: name });
+            let (file, tensor) = at();
+            return Err(FormatError::TensorTooLarge { file, tensor });
         };
         if extent == Extent::Whole && expected > found {
-            return Err(FormatError::TensorOutOfRange { file, tensor: name, expected, found });
+            let (file, tensor) = at();
+            return Err(FormatError::TensorOutOfRange { file, tensor, expected, found });
         }
     }
     Ok(())

@@ -9,8 +9,11 @@ from tests.simulation.driver import Shape
 from tests.simulation.reference_engine import ReferenceEngine, reference_core
 
 
-def native(shape: Shape) -> Core[Any, Any]:
-    """Rust's page table, block tables and rounds, on the witness model."""
+def native(shape: Shape, fault_ppm: int = 0) -> Core[Any, Any]:
+    """Rust's page table, block tables and rounds, on the witness model.
+
+    `fault_ppm` in a million rounds fail.
+    """
     from ignis import _native
 
     limits = _native.Limits(
@@ -19,7 +22,7 @@ def native(shape: Shape) -> Core[Any, Any]:
         context_tokens_max=shape.context_tokens_max,
         pages=shape.pages_total,
     )
-    return native_core(_native.Engine.simulated(limits, shape.vocab, shape.seed))
+    return native_core(_native.Engine.simulated(limits, shape.vocab, shape.seed, fault_ppm))
 
 
 def reference(shape: Shape) -> Core[Any, Any]:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from ignis.engine import EngineOptions, EngineService, QueueFull, SequenceRequest
+from ignis.engine import (
+    EngineFailed,
+    EngineOptions,
+    EngineService,
+    QueueFull,
+    SequenceRequest,
+)
 from tests.simulation import cores
 from tests.simulation.driver import GREEDY, CoreFactory, Shape
 from tests.simulation.witness import witness_text
@@ -18,7 +25,7 @@ SHAPE = Shape(
     lanes_max=4,
     pages_total=12,
     chunk_tokens_max=32,
-    context_tokens_max=256,
+    context_tokens_max=512,
     vocab=101,
     seed=11,
 )
@@ -113,6 +120,33 @@ async def test_sixteen_equal_prompts_half_of_them_left_leave_no_page(
             text = [token.token async for batch in stream for token in batch.tokens]
             assert (text, stream.finish_reason) == right
     assert core.engine.pages_free() == SHAPE.pages_total
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_device_fault_ends_every_stream_and_nothing_hangs(seed: int) -> None:
+    recorder = Recorder()
+    core = cores.native(replace(SHAPE, seed=seed), fault_ppm=10_000)
+    options = EngineOptions(512, 32, 24, 16, 25)
+    async with EngineService(core, options, recorder) as service, asyncio.timeout(30):
+        refused = 0
+        while service.healthy:
+            streams = []
+            for at in range(16):
+                try:
+                    streams.append(service.submit(SequenceRequest(f"{at}", (at,), 20, GREEDY)))
+                except EngineFailed:
+                    refused += 1
+            for stream in streams:
+                async for batch in stream:
+                    assert (batch.error is None) == (batch.finish_reason != "error")
+        assert service.failure is not None
+        assert service.failure.startswith("DeviceFaultError")
+        with pytest.raises(EngineFailed):
+            service.submit(SequenceRequest("late", (1,), 20, GREEDY))
+        assert await service.drain(1.0)
+    assert recorder.outcomes["error"] > 0
+    assert recorder.outcomes.total() == recorder.submitted
+    assert recorder.refused["failed"] == refused + 1
 
 
 @pytest.mark.parametrize("make_core", CORES)

@@ -7,11 +7,13 @@ the next seed and draws its own limits. `make simulate` asks for 100,000.
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 
 from tests.simulation import cores
 from tests.simulation.driver import CoreFactory, Simulation, Totals
+from tests.simulation.witness import witness_next
 
 RUN_REQUESTS = 1_000
 # Read here: no test sees the variables of the shell.
@@ -41,6 +43,16 @@ def test_each_text_is_the_witness_of_its_prefix() -> None:
         left -= requests
         seed += 1
     assert finished > REQUESTS // 2, "most requests are to finish, or little was tested"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, (1 << 64) - 1])
+def test_both_witnesses_agree(seed: int) -> None:
+    from ignis import _native
+
+    draw = random.Random(seed)
+    for vocab in (1, 2, 251, 49_152, (1 << 32) - 1):
+        prefix = [draw.getrandbits(32) for _ in range(draw.randint(0, 100))]
+        assert witness_next(prefix, vocab, seed) == _native.witness_next(prefix, vocab, seed)
 
 
 @pytest.mark.parametrize("seed", range(8))

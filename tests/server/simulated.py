@@ -93,9 +93,7 @@ def main() -> int:
             model = loaded(ScriptedService())
             yield replace(model, service=service, facts=facts_of(plan)), service
 
-    run.plan_model = plan_model  # type: ignore[assignment]
-    run.running_model = running_model  # type: ignore[assignment]
-    run.NativeCore = NoCore  # type: ignore[assignment, misc]
+    vars(run).update(plan_model=plan_model, running_model=running_model, NativeCore=NoCore)
     flags = {"server.bind": bind, "server.drain_timeout": drain_seconds, "model.lanes": "4"}
     try:
         return run.serve(load_config(flags, environ={}))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from tests.unit.server.conftest import Start as Start
-from tests.unit.server.conftest import start as start
-from tests.unit.server.scripted import ScriptedService, loaded
 
 from ignis.cli import chat
 from ignis.errors import IgnisError, RequestError
+from tests.unit.server.scripted import ScriptedService, client_of, loaded
 
 
 class Scripted:
@@ -89,22 +87,25 @@ async def test_a_loaded_model_answers_in_pieces() -> None:
 async def test_leaving_a_loaded_model_cancels_its_sequence() -> None:
     service = ScriptedService(lambda request: [5, 6, asyncio.Event()])
     answer = chat._Loaded(loaded(service)).answer(ASKED)
+    assert isinstance(answer, AsyncGenerator)
     await anext(answer)
     await answer.aclose()
     assert service.streams[0].cancelled
 
 
-async def test_a_served_model_answers_in_pieces(start: Start) -> None:
-    client = await start()
-    for suffix in ("", "/", "/v1"):
-        url = f"http://{client.host}:{client.port}{suffix}"
-        async with chat.at_server(url, None) as talker:
-            assert "".join([piece async for piece in talker.answer(ASKED)]) == "the cat"
+async def test_a_served_model_answers_in_pieces() -> None:
+    async with client_of(loaded(ScriptedService())) as client:
+        for suffix in ("", "/", "/v1"):
+            url = f"http://{client.host}:{client.port}{suffix}"
+            async with chat.at_server(url, None) as talker:
+                assert "".join([piece async for piece in talker.answer(ASKED)]) == "the cat"
 
 
-async def test_a_served_model_says_what_it_refuses(start: Start) -> None:
-    client = await start()
-    async with chat.at_server(f"http://{client.host}:{client.port}", None) as talker:
+async def test_a_served_model_says_what_it_refuses() -> None:
+    async with (
+        client_of(loaded(ScriptedService())) as client,
+        chat.at_server(f"http://{client.host}:{client.port}", None) as talker,
+    ):
         with pytest.raises(RequestError, match="temperature"):
             await anext(talker.answer({**ASKED, "temperature": 9}))
 

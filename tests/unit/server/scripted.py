@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
 
 from ignis.admission import NeverFits
-from ignis.engine.api import SequenceRequest, TokenBatch, TokenOut
+from ignis.engine.api import FinishReason, SequenceRequest, TokenBatch, TokenOut
 from ignis.engine.errors import Draining, QueueFull
 from ignis.server.app import build_app
 from ignis.server.serving import LoadedModel, ServerSettings, Serving
@@ -62,7 +63,7 @@ class ScriptedStream:
     def _batch(self, token: int, made: int) -> TokenBatch:
         top = tuple((i, -2.0 - i) for i in range(self.request.sampling.logprobs or 0))
         out = TokenOut(token, -0.5, top)
-        reason = None
+        reason: FinishReason | None = None
         if token in self.request.stop_ids:
             reason = "stop"
         elif made == (self.request.max_tokens or CONTEXT):
@@ -122,13 +123,15 @@ def loaded(service: ScriptedService, *, template: str | None = CHATML) -> Loaded
         id="tiny",
         context_tokens_max=CONTEXT,
         tokenizer=TOKENIZER,
-        template=source and ChatTemplate(source, TOKENIZER.template_tokens()),
+        template=None if source is None else ChatTemplate(source, TOKENIZER.template_tokens()),
         service=service,
         facts={"adapted": []},
     )
 
 
-def client_of(model: LoadedModel | None, settings: ServerSettings | None = None) -> TestClient:
+def client_of(
+    model: LoadedModel | None, settings: ServerSettings | None = None
+) -> TestClient[Any, Any]:
     """A client of the application over `model`; None means it is still loading."""
     serving = Serving(settings or ServerSettings(), NoMetrics(), "0.0.0")
     serving.loaded = model

@@ -14,7 +14,7 @@ USER = [{"role": "user", "content": "hi"}]
 
 # (field, value, param of the error or None for the field itself)
 CHAT_REFUSED: list[tuple[str, Any, str | None]] = [
-    *[("n", value, None) for value in (0, -1, 1.0, 129, "2", True, [])],
+    *[("n", value, None) for value in (0, -1, 1.0, 129, "2", True, {})],
     *[("max_tokens", value, None) for value in (0, -1, 2**63, 2**64, 1.5, 10.0, "5", True)],
     *[("max_completion_tokens", value, None) for value in (0, 2**31)],
     *[("temperature", value, None) for value in (-1, 2.1, 1e9, "1", True, [])],

@@ -93,6 +93,9 @@ def needs(path: str, limits: Limits, options: DeviceOptions) -> Needs:
 def free_bytes(device: str) -> int:
     """Device memory free now; for "cpu", available RAM capped by the container's limit."""
 
+def witness_next(prefix: list[int], vocab: int, seed: int) -> int:
+    """The witness model's next token, computed without pages. For tests."""
+
 @final
 class LoadProgress:
     """Read from another thread while `Engine.load` runs."""
@@ -150,8 +153,12 @@ class Engine:
         differs; nothing stays reserved after an error.
         """
     @staticmethod
-    def simulated(limits: Limits, vocab: int, seed: int) -> Engine:
-        """The witness model: its next token is a hash of the whole prefix, read through pages."""
+    def simulated(limits: Limits, vocab: int, seed: int, fault_ppm: int = 0) -> Engine:
+        """The witness model: its next token is a hash of the whole prefix, read through pages.
+
+        `fault_ppm` in a million rounds fail with DeviceFaultError, drawn from `seed`; every lane of
+        a failed round can only be released.
+        """
 
     page_tokens: int
     lanes_max: int

@@ -161,10 +161,7 @@ impl Engine {
 
     /// Fills the round's arrays; every check is made before any state changes.
     fn compose(&mut self, plan: RoundPlan<'_>) -> Result<(), EngineError> {
-        self.tokens.clear();
-        self.segments.clear();
-        self.logit_rows.clear();
-        self.drawing.clear();
+        self.clear_round();
         if let Some((lane, count)) = plan.prefill {
             self.compose_prefill(lane, count)?;
         }
@@ -172,6 +169,13 @@ impl Engine {
             self.compose_decode(lane)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn clear_round(&mut self) {
+        self.tokens.clear();
+        self.segments.clear();
+        self.logit_rows.clear();
+        self.drawing.clear();
     }
 
     pub(crate) fn compose_prefill(&mut self, lane: u32, count: u32) -> Result<(), EngineError> {

@@ -17,11 +17,8 @@ impl Engine {
         count: u32,
         mut visit: impl FnMut(u32, &[f32]),
     ) -> Result<(), EngineError> {
-        self.tokens.clear();
-        self.segments.clear();
-        self.logit_rows.clear();
+        self.clear_round();
         self.compose_prefill(lane, count)?;
-        self.logit_rows.clear();
         let position = self.lanes[lane as usize].position;
 
         let mut done = 0;

@@ -3,8 +3,10 @@
 use ignis_backend::{Activations, Device, DeviceLayout, KvFormat, StoredLayout};
 use ignis_cpu::{CpuDevice, CpuLayout, CpuOptions};
 use ignis_sim::SimLayout;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
+
+use crate::errors::from_engine;
 
 /// Which device, and how it is run.
 #[pyclass(frozen, module = "ignis._native")]
@@ -67,14 +69,15 @@ impl DeviceOptions {
         match self.device.as_str() {
             "cuda" => Box::new(StoredLayout { kv_format: self.kv }),
             "sim" => Box::new(SimLayout),
-            _ => Box::new(CpuLayout::new(&self.cpu())),
+            _ => Box::new(CpuLayout::new(self.cpu())),
         }
     }
 
     /// The device itself.
     pub(crate) fn open(&self) -> PyResult<Box<dyn Device>> {
         if self.device == "cpu" {
-            return Ok(Box::new(CpuDevice::new(&self.cpu())));
+            let device = CpuDevice::new(self.cpu()).map_err(|e| from_engine(e.into()))?;
+            return Ok(Box::new(device));
         }
         Err(PyValueError::new_err(format!("device {:?} cannot load a model", self.device)))
     }
@@ -84,7 +87,9 @@ impl DeviceOptions {
 #[pyfunction]
 pub(crate) fn free_bytes(device: &str) -> PyResult<u64> {
     match device {
-        "cpu" => Ok(ignis_cpu::free_bytes().0),
+        "cpu" => ignis_cpu::free_bytes()
+            .map(|bytes| bytes.0)
+            .ok_or_else(|| PyOSError::new_err("the system does not say how much RAM is free")),
         other => Err(PyValueError::new_err(format!("no reading of free memory on {other:?}"))),
     }
 }

@@ -44,9 +44,10 @@ def main(args: argparse.Namespace) -> int:
     """Print the plan or its refusal; the exit status."""
     config = config_from(args)
     device = device_to_plan(args.device or config.device)
+    free_bytes = _free_bytes(args.free)
     path = model_path(config.model.path, config.cache_folder)
     try:
-        plan = make_plan(config, path, device=device, free_bytes=_free_bytes(args.free))
+        plan = make_plan(config, path, device=device, free_bytes=free_bytes)
     except PlanRefused as refusal:
         if args.json:
             print(json.dumps(refusal_as_dict(refusal), indent=2))

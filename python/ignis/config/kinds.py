@@ -18,8 +18,9 @@ from typing import Literal, Protocol
 SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 NUMBER_MAX = 2**63 - 1
 
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([KMGT]?)(I?B)?", re.IGNORECASE)
-_TOKENS = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([KMGT]?) ?tok(?:ens?)?", re.IGNORECASE)
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([KMGT]?)(I?B)?", re.IGNORECASE | re.ASCII)
+_TOKENS = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([KMGT]?) ?tok(?:ens?)?", re.IGNORECASE | re.ASCII)
+_COUNT = re.compile(r"(\d+(?:\.\d*)?) ?([KM]?)", re.IGNORECASE | re.ASCII)
 
 
 class Kind(Protocol):
@@ -147,7 +148,7 @@ class Count:
     def parse(self, raw: object) -> int:
         if self.suffixes:
             hint = "write a whole number, with K or M if you like (65536, 64K)"
-            value = _quantity(raw, re.compile(r"(\d+(?:\.\d*)?) ?([KM]?)", re.IGNORECASE), hint)
+            value = _quantity(raw, _COUNT, hint)
         elif isinstance(raw, int) and not isinstance(raw, bool):
             value = raw
         elif isinstance(raw, str) and re.fullmatch(r"[+-]?\d{1,20}", raw.strip(), re.ASCII):
@@ -187,7 +188,7 @@ class Number:
         return value
 
     def show(self, value: object) -> str:
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,10 @@ def options_of(group: str) -> list[Option]:
 def values_in_force(config: Config) -> Iterator[tuple[Option, str, str]]:
     """Every option with its value and the source of it, as text; a secret is not shown."""
     for key, declared in OPTIONS.items():
-        yield declared, declared.show(config.value(key)), str(config.source(key))
+        source = config.source(key)
+        # The file's path stands above the listing, and its key is the row's.
+        text = "file" if source.kind == "file" else str(source)
+        yield declared, declared.show(config.value(key)), text
 
 
 def example_file() -> str:

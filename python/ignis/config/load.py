@@ -124,7 +124,7 @@ def load_config(
     named |= _from_flags(flags or {})
     _refuse_what_is_missing(named)
 
-    settings = _from_profile(named.get("profile"), file_profiles)
+    settings = _from_profile(named.get("profile"), path, file_profiles)
     _refuse_contradictions(named, settings)
     settings |= named
 
@@ -188,7 +188,7 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, _Setting]:
 
 
 def _from_profile(
-    asked: _Setting | None, file_profiles: Mapping[str, Mapping[str, object]]
+    asked: _Setting | None, path: Path | None, file_profiles: Mapping[str, Mapping[str, object]]
 ) -> dict[str, _Setting]:
     if asked is None:
         return {}
@@ -197,14 +197,15 @@ def _from_profile(
     if name not in profiles:
         known = ", ".join(sorted(profiles))
         raise ConfigError(f"{asked.source}: there is no profile {name}; there are {known}")
-    place = f"profile {name}"
+    place = f"{path}: profiles.{name}" if name in file_profiles else f"profile {name}"
     settings = {}
     for key, raw in profiles[name].items():
         declared = _declared(key, place)
         if key == "profile":
             raise ConfigError(f"{place}: a profile cannot name a profile")
         if not declared.missing:
-            settings[key] = _parsed(declared, raw, Source("profile", name))
+            value = _parsed(declared, raw, Source("profile", f"{place}: {key}")).value
+            settings[key] = _Setting(value, Source("profile", name))
     return settings
 
 

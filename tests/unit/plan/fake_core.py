@@ -1,0 +1,57 @@
+"""A core without files: a model whose lines are simple functions of what is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ignis.plan import VRAM_LINES, Model
+from ignis.plan.ask import Ask, Sizes
+
+MODEL = Model(
+    path="tiny.gguf",
+    name="Tiny",
+    architecture="llama",
+    format="gguf",
+    quantisation="Q4_1 210",
+    parameters=134_515_008,
+    stored_bytes=98_362_432,
+    layers=30,
+    hidden=576,
+    ffn=1536,
+    heads=9,
+    kv_heads=3,
+    head_dim=64,
+    vocab=49_152,
+    context_trained=8192,
+)
+
+
+@dataclass
+class FakeCore:
+    """`PlanCore` with figures near those of a small model; `calls` counts the dry runs."""
+
+    model: Model = MODEL
+    free: int = 8 << 30
+    weights: int = 98_000_000
+    row_bytes: int = 20_000  # of workspace, for each row of a round
+    lane_bytes: int = 800_000
+    slot_bytes: int = 2_000_000
+    token_bytes: int = 23_040
+    calls: int = 0
+
+    def inspect(self, path: str) -> Model:
+        return replace(self.model, path=path)
+
+    def free_bytes(self, device: str) -> int:
+        return self.free
+
+    def sizes(self, path: str, device: str, ask: Ask) -> Sizes:
+        self.calls += 1
+        lines = dict.fromkeys((name for name in VRAM_LINES if name != "kv_pool"), 0)
+        lines["weights"] = self.weights
+        lines["workspace"] = (ask.chunk_tokens + ask.lanes) * self.row_bytes + ask.threads * 4096
+        lines["lane_state"] = ask.lanes * self.lane_bytes
+        lines["retained_slots"] = ask.retained_device * self.slot_bytes
+        lines["decode_graph"] = ask.context_tokens * 8
+        page = 64 * self.token_bytes * (2 if ask.kv_format == "f32" else 1)
+        return Sizes(tuple(lines.items()), page, 64)

@@ -1,0 +1,110 @@
+"""The events' names and fields, and the two forms of the log."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from ignis.config import load_config
+from ignis.errors import PlanRefused
+from ignis.plan import VRAM_LINES, make_plan
+from ignis.telemetry import configure_logging, events
+from tests.unit.plan.fake_core import FakeCore
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    stream = io.StringIO()
+    assert configure_logging("auto", "info", stream) is False
+    return stream
+
+
+def logged(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_vram_plan_has_every_field(stream: io.StringIO) -> None:
+    config = load_config({"vram.headroom_bytes": "1G"}, environ={})
+    plan = make_plan(config, "m", free_bytes=8 << 30, core=FakeCore())
+    events.vram_plan(plan)
+    (event,) = logged(stream)
+    assert event["event"] == "ignis.runtime.vram_plan"
+    assert event["mode"] == "derived"
+    assert event["headroom_bytes"] == 1 << 30
+    assert "allow_oversubscription" not in event
+    for name in VRAM_LINES:
+        assert isinstance(event[f"{name}_bytes"], int)
+    assert event["kv_pool_policy"] == "resident"
+    assert event["kv_pool_pages"] == event["kv_page_count"] == plan.pages
+    assert event["kv_pool_tokens"] == plan.pool_tokens
+    assert event["total_bytes"] == sum(int(str(event[f"{name}_bytes"])) for name in VRAM_LINES)
+    assert event["oversubscribed"] is False
+    assert event["retained_host_slots"] == 0
+
+
+def test_oversubscription_warns_once_for_each_reason(stream: io.StringIO) -> None:
+    flags = {"vram.budget_bytes": "50M", "vram.allow_oversubscription": "on"}
+    plan = make_plan(load_config(flags, environ={}), "m", free_bytes=40 << 20, core=FakeCore())
+    events.vram_plan(plan)
+    first, *warnings = logged(stream)
+    assert first["oversubscribed"] is True
+    assert [one["event"] for one in warnings] == ["ignis.runtime.vram_oversubscribed"] * 2
+    assert {one["level"] for one in warnings} == {"warning"}
+
+
+def test_refusals_are_logged_under_the_plan_they_refuse(stream: io.StringIO) -> None:
+    for plan in ("vram", "host"):
+        events.plan_refused(PlanRefused("too much", plan=plan, needed_bytes=3, budget_bytes=1))
+    first, second = logged(stream)
+    assert first["event"] == "ignis.runtime.vram_plan_refused"
+    assert second["event"] == "ignis.runtime.host_plan_refused"
+    assert second["shortfall_bytes"] == 2
+
+
+def test_the_configuration_is_logged_by_name_only(stream: io.StringIO) -> None:
+    config = load_config({"server.api_key": "hunter2"}, environ={})
+    events.config_source(config.file, config.profile, config.sources)
+    events.process_started("1")
+    events.process_ready("http://127.0.0.1:8000", 12.345)
+    events.vram_loaded(10, 100, 80)
+    assert "hunter2" not in stream.getvalue()
+    source, _, ready, loaded = logged(stream)
+    assert source["named"] == ["server.api_key"]
+    assert ready["warm_up_ms"] == 12.3
+    assert loaded["free_delta_bytes"] == 20
+
+
+def test_a_library_that_uses_logging_comes_out_in_the_same_form(stream: io.StringIO) -> None:
+    logging.getLogger("aiohttp.server").error("it broke: %s", "x\ny")
+    (event,) = logged(stream)
+    assert event["event"] == "it broke: x\ny"
+    assert event["level"] == "error"
+
+
+def test_levels_below_the_named_one_are_silent() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "warning", stream)
+    events.process_started("1")
+    assert stream.getvalue() == ""
+
+
+def test_the_console_form_is_not_json() -> None:
+    stream = io.StringIO()
+    assert configure_logging("console", "info", stream) is True
+    events.process_started("1")
+    assert "ignis.process.started" in stream.getvalue()
+    assert not stream.getvalue().startswith("{")

@@ -9,7 +9,12 @@
     ├── TemplateError          a chat template failed, or refused the conversation
     │   └── TemplateMissing    the model has no chat template
     ├── RequestError           a client asked for something that cannot be done
+    │   └── NeverFits          no free page could ever make it fit (ignis.admission)
+    ├── Unavailable            nothing is wrong with the request; later it may do (ignis.engine)
+    │   ├── QueueFull          as many requests are open as may be
+    │   └── Draining           the server is shutting down
     └── EngineError            the engine could not go on
+        └── EngineFailed       a round failed; nothing runs until the next start (ignis.engine)
 
 Messages are lower case, without a full stop, and carry units on numbers. The one table from these
 classes to HTTP status and body lives in the server.

@@ -172,6 +172,8 @@ class Simulation:
         """One round, and every promise that can be checked on it alone."""
         handover = self.runner.run_round()
         self.totals.rounds += 1
+        for key, _, _, error in handover.deliveries:
+            assert error is None, f"request {key}: {error}"
         for key in handover.admitted:
             best = min(self.waiting, key=lambda waiting: self.open[waiting].rank)
             assert key == best, f"request {key} passed request {best}"
@@ -181,8 +183,7 @@ class Simulation:
         assert stats.plan_allocations == 0
         if stats.running or handover.deliveries:
             assert stats.prefill_tokens + stats.tokens > 0, "a round did nothing"
-        for key, token, finish_reason, error in handover.deliveries:
-            assert error is None, f"request {key}: {error}"
+        for key, token, finish_reason, _ in handover.deliveries:
             assert token is not None
             client = self.open[key]
             client.text.append(token.token)

@@ -19,8 +19,9 @@ from typing import Any
 from benches import record
 from benches.peers.llama import Peer
 from benches.peers.rows import FORMATS, ROWS, VARIANTS, Row, Variant
-from ignis.cli.bench import model_path
-from ignis.cli.machine import usable_cores
+from ignis.catalogue import model_path
+from ignis.config import load_config
+from ignis.plan.cores import physical_cores
 
 KEPT = 2
 
@@ -28,7 +29,7 @@ KEPT = 2
 def ours(model: str, row: Row, threads: int, activations: str) -> float:
     """Tokens a second of one timed run, in a process of its own; one untimed run goes before."""
     options = ["--model", model, "--only", row.ours, "--threads", str(threads)]
-    options += ["--repetitions", "1", "--activations", activations, "--json", "-"]
+    options += ["--repetitions", "1", "--cpu-activations", activations, "--json", "-"]
     done = subprocess.run(
         [sys.executable, "-m", "ignis", "bench", *options],
         capture_output=True,
@@ -107,7 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benches.peers", description=__doc__)
     parser.add_argument("--peer-bin", default="", help="folder of llama-bench and its libraries")
     parser.add_argument("--model", default="smollm2-135m", help="catalogue id or GGUF file")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--threads", type=int, default=physical_cores())
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--activations", choices=("int8", "f32"), default="int8")
     parser.add_argument("--row", action="append", help='only this row, such as "pp512"; repeatable')
@@ -119,7 +120,8 @@ def main() -> int:
     if not rows:
         parser.error(f"rows are {', '.join(row.ours for row in ROWS)}")
     peer = Peer(find_programs(arguments.peer_bin), arguments.work)
-    peer.prepare(model_path(arguments.model), FORMATS, arguments.threads)
+    model = model_path(arguments.model, load_config({}).cache_folder)
+    peer.prepare(model, FORMATS, arguments.threads)
     found: dict[str, Any] = {
         "conditions": record.conditions("benches.peers"),
         "peer": peer.version(),

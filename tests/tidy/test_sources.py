@@ -98,3 +98,12 @@ def test_ci_runs_what_the_readme_says() -> None:
     commands = re.compile(r"(?:^ *|`)make ([a-z-]+)", re.MULTILINE)
     for command in commands.findall(readme + script.read_text()):
         assert command in targets, f"`make {command}` does not exist"
+
+
+def test_only_planning_running_and_measuring_touch_the_core() -> None:
+    """The import linter cannot see a module that is compiled (docs/adr/0001)."""
+    allowed = ("python/ignis/plan/", "python/ignis/engine/", "python/ignis/cli/")
+    pattern = re.compile(r"^\s*(?:from ignis import .*\b_native|(?:from|import) ignis\._native)\b")
+    package = [path for path in code() if name(path).startswith("python/ignis/")]
+    others = [hit for hit in found(pattern, package) if not hit.startswith(allowed)]
+    assert others == []

@@ -8,7 +8,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ignis import _native
+import ignis
+from ignis.plan.cores import physical_cores
 
 # Instruction sets that decide which kernels run, as /proc/cpuinfo spells them.
 TELLING_FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "asimd", "asimddp", "i8mm")
@@ -32,13 +33,6 @@ class Machine:
         return asdict(self)
 
 
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def describe_machine() -> Machine:
     """The facts of this machine and this process."""
     fields = _cpuinfo()
@@ -46,11 +40,11 @@ def describe_machine() -> Machine:
     return Machine(
         cpu=fields.get("model name") or platform.processor() or platform.machine(),
         cpu_flags=" ".join(flag for flag in TELLING_FLAGS if flag in flags),
-        cores_usable=usable_cores(),
+        cores_usable=physical_cores(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
-        ignis=_native.__version__,
+        ignis=ignis.__version__,
         command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     )
 

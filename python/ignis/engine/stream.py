@@ -74,13 +74,14 @@ class Stream:
         The reader, if it still reads, gets one batch with finish reason "cancelled". After the last
         batch was taken this does nothing.
         """
-        if self.finish_reason is not None:
-            return
-        self._tokens.clear()
-        self._end = TokenBatch((), "cancelled")
-        self._ready.set()
-        self._cancelled()
-        self._settle("cancelled")
+        self._leave("cancelled")
+
+    def complete(self) -> None:
+        """Leave because the answer is complete without its rest, as after a stop string.
+
+        Like `cancel`, but the outcome that is counted is "stop".
+        """
+        self._leave("stop")
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,6 +115,15 @@ class Stream:
     def ended(self) -> bool:
         """Whether the engine is done with it, though its reader may not be."""
         return self._end is not None or self.finish_reason is not None
+
+    def _leave(self, reason: FinishReason) -> None:
+        if self.finish_reason is not None:
+            return
+        self._tokens.clear()
+        self._end = TokenBatch((), reason)
+        self._ready.set()
+        self._cancelled()
+        self._settle(reason)
 
     def _settle(self, reason: FinishReason | None) -> None:
         if reason is not None and self.finish_reason is None:

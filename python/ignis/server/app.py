@@ -18,7 +18,7 @@ from aiohttp import web
 from ignis.server import access, api_docs, openapi
 from ignis.server.http_errors import body_of, error_response, is_bug, json_response
 from ignis.server.routes import ROUTES
-from ignis.server.serving import SERVING, Serving, new_id
+from ignis.server.serving import ANSWER_ID, SERVING, Serving, new_id
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -36,7 +36,10 @@ def build_app(serving: Serving) -> web.Application:
     app[SERVING] = serving
     app.on_response_prepare.append(_add_headers)
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, route.handler)
+        if route.method == "GET":  # HEAD comes with it
+            app.router.add_get(route.path, route.handler)
+        else:
+            app.router.add_route(route.method, route.path, route.handler)
     description = openapi.describe(serving.version)
     html = api_docs.page(serving.version)
 
@@ -74,6 +77,7 @@ async def _logged(request: web.Request, handler: Handler) -> web.StreamResponse:
             request_id=request_id,
             method=request.method,
             path=request.path[:200],
+            answer_id=request.get(ANSWER_ID),
             status=status,
             duration_ms=round((time.monotonic() - began) * 1e3, 1),
         )

@@ -9,7 +9,7 @@ from ignis.server.conversation import conversation_ids
 from ignis.server.field_tables import CHAT
 from ignis.server.generation import start
 from ignis.server.replies import reply
-from ignis.server.serving import SERVING, new_id
+from ignis.server.serving import ANSWER_ID, SERVING, new_id
 from ignis.server.shapes import ChatShape
 
 
@@ -20,7 +20,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     model = serving.model
     asked = asked_of(fields, model.id, model.tokenizer)
     prompt = await conversation_ids(fields, model)
-    answer_id = new_id("chatcmpl")
+    answer_id = request[ANSWER_ID] = new_id("chatcmpl")
     shape = ChatShape(
         answer_id,
         model.id,

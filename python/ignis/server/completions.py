@@ -13,7 +13,7 @@ from ignis.server.field_tables import COMPLETIONS
 from ignis.server.generation import start, start_empty
 from ignis.server.prompts import prompts_of, text_size
 from ignis.server.replies import reply
-from ignis.server.serving import SERVING, LoadedModel, beside_the_loop, new_id
+from ignis.server.serving import ANSWER_ID, SERVING, LoadedModel, beside_the_loop, new_id
 from ignis.server.shapes import CompletionShape
 
 
@@ -26,7 +26,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     _check(fields)
     value = fields["prompt"]
     prompts = await beside_the_loop(text_size(value), lambda: prompts_of(value, model.tokenizer))
-    answer_id = new_id("cmpl")
+    answer_id = request[ANSWER_ID] = new_id("cmpl")
     shape = CompletionShape(
         answer_id,
         model.id,

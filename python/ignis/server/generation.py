@@ -69,7 +69,7 @@ class Generation:
         delta = answer.text.push(batch)
         if delta.finish is not None:
             self._open -= 1
-            answer.stream.cancel()
+            answer.stream.complete()
         return answer, delta
 
     def usage(self) -> dict[str, Any]:
@@ -111,6 +111,7 @@ class _NoTokens:
         raise StopAsyncIteration
 
     def cancel(self) -> None: ...
+    def complete(self) -> None: ...
 
 
 def start_empty(model: LoadedModel, asked: Asked, prompts: Sequence[tuple[int, ...]]) -> Generation:

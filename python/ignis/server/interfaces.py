@@ -16,6 +16,9 @@ class TokenStream(Protocol):
     def cancel(self) -> None:
         """End the sequence by the next round; no effect after its end."""
 
+    def complete(self) -> None:
+        """The same, for an answer that is complete without its rest: it counts as "stop"."""
+
 
 class SequenceService(Protocol):
     """The engine behind its thread. Called from the event loop alone."""

@@ -23,6 +23,13 @@ _ERROR_SCHEMA = {
         }
     },
 }
+_EVENT_SCHEMA = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {
+        "data": {"type": "string", "description": "a chunk or an error as JSON, or [DONE] at last"}
+    },
+}
 _REASONS = {
     400: "The request is wrong; `param` names the field",
     401: "The API key is missing or wrong",
@@ -60,7 +67,7 @@ def describe(version: str) -> dict[str, Any]:
 def _operation(route: Route) -> dict[str, Any]:
     content: dict[str, Any] = {route.answer: {"schema": _answer_schema(route)}}
     if route.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": _EVENT_SCHEMA}
     operation: dict[str, Any] = {
         "operationId": route.handler.__name__,
         "summary": route.summary,

@@ -46,7 +46,7 @@ SHUTDOWN_SECONDS = 5.0
 HEALTH_SECONDS = 1.0
 """How often a running server looks whether its engine still runs."""
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def serve(config: Config) -> int:
@@ -87,7 +87,8 @@ class _Server:
         """Serve until a signal; the exit status."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP: leave it so
+                loop.add_signal_handler(number, self._on_signal, number)
         options = self._config.server
         settings = ServerSettings(
             api_key=options.api_key,

@@ -101,6 +101,9 @@ class Serving:
         return fields
 
 
+ANSWER_ID: web.RequestKey[str] = web.RequestKey("answer_id", str)
+"""The id of the answer and of its sequences, which ties their log lines to the request's."""
+
 SERVING: web.AppKey[Serving] = web.AppKey("serving", Serving)
 
 
@@ -110,5 +113,5 @@ async def beside_the_loop(size: int, work: Callable[[], T]) -> T:
 
 
 def new_id(prefix: str) -> str:
-    """An id for one answer, as `chatcmpl-…`."""
+    """An id such as `chatcmpl-…`."""
     return f"{prefix}-{uuid.uuid4().hex}"

@@ -37,6 +37,7 @@ class ScriptedStream:
     def __init__(self, request: SequenceRequest, script: Sequence[Item]) -> None:
         self.request = request
         self.cancelled = False
+        self.completed = False
         self.ended = False
         self._script = script
 
@@ -53,12 +54,16 @@ class ScriptedStream:
             else:
                 made += 1
                 yield self._batch(item, made)
-            if self.ended or self.cancelled:
+            if self.ended or self.cancelled or self.completed:
                 return
 
     def cancel(self) -> None:
-        if not self.ended:
+        if not self.ended and not self.completed:
             self.cancelled = True
+
+    def complete(self) -> None:
+        if not self.ended:
+            self.completed = True
 
     def _batch(self, token: int, made: int) -> TokenBatch:
         top = tuple((i, -2.0 - i) for i in range(self.request.sampling.logprobs or 0))
@@ -95,7 +100,7 @@ class ScriptedService:
                 limit=CONTEXT,
                 unit="tokens",
             )
-        running = [s for s in self.streams if not (s.ended or s.cancelled)]
+        running = [s for s in self.streams if not (s.ended or s.cancelled or s.completed)]
         if len(running) >= self.open_max:
             raise QueueFull(len(running), self.open_max)
         stream = ScriptedStream(request, self.script(request))

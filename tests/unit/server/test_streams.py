@@ -127,7 +127,7 @@ async def test_a_stop_string_ends_the_sequence(start: Start) -> None:
     reply = await client.post(CHAT, json={"messages": USER, "stop": " and"})
     body = await reply.json()
     assert body["choices"][0]["message"]["content"] == "the cat"
-    assert service.streams[0].cancelled
+    assert service.streams[0].completed
     assert body["usage"]["completion_tokens"] < len(TOKENIZER.encode("the cat and much more"))
 
 

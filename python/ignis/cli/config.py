@@ -6,10 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from ignis.cli.flags import add_model_argument, add_option_flags, config_from
+from ignis.cli.screen import screen
 from ignis.config import OPTIONS
 from ignis.config.listing import example_file, markdown_page, values_in_force
 from ignis.errors import ConfigError
@@ -78,7 +78,7 @@ def _print_values(args: argparse.Namespace) -> None:
     for declared, value, source in rows:
         shown = f"{value} (not in this version)" if declared.missing else value
         table.add_row(declared.key, shown, source)
-    console = Console(markup=False, highlight=False)
+    console = screen()
     console.print(f"configuration file: {config.file or 'none'}")
     console.print(table)
 
@@ -115,7 +115,7 @@ def _print_fields(args: argparse.Namespace) -> None:
         ]
         print(json.dumps(fields, indent=2))
         return
-    console = Console(markup=False, highlight=False)
+    console = screen()
     for declared in OPTIONS.values():
         console.print(declared.key, style="bold")
         console.print(f"  {declared.flag} {declared.kind.metavar}   {declared.variable}")

@@ -11,6 +11,7 @@ from rich.table import Table
 from ignis.catalogue import CATALOGUE, fetch, model_path
 from ignis.catalogue.locate import fetched_path
 from ignis.cli.flags import add_option_flags, config_from
+from ignis.cli.screen import screen
 from ignis.config import Config
 from ignis.plan import NativeCore
 from ignis.plan.units import human
@@ -71,9 +72,9 @@ def _list(config: Config) -> None:
     for entry in CATALOGUE.values():
         here = "yes" if fetched_path(entry.id, config.cache_folder) else "no"
         table.add_row(entry.id, entry.title, human(entry.bytes), entry.licence, here)
-    console = Console()
+    console = screen()
     console.print(table)
-    console.print("\nhf:OWNER/NAME fetches a model from the Hugging Face hub.", highlight=False)
+    console.print("\nhf:OWNER/NAME fetches a model from the Hugging Face hub.")
 
 
 def _inspect(args: argparse.Namespace, config: Config) -> None:
@@ -116,7 +117,7 @@ def _print_facts(facts: dict[str, object]) -> None:
     for key, value in facts.items():
         text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
         table.add_row(key, str(text))
-    Console(markup=False, highlight=False).print(table)
+    screen().print(table)
 
 
 def _short(value: object) -> str:

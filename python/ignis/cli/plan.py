@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from rich.console import Console
-
 from ignis.catalogue import model_path
 from ignis.cli.flags import add_model_argument, add_option_flags, config_from
+from ignis.cli.screen import screen
 from ignis.config import OPTIONS
 from ignis.errors import ConfigError, PlanRefused
 from ignis.plan import CARDS, device_to_plan, make_plan
@@ -52,12 +51,12 @@ def main(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(refusal_as_dict(refusal), indent=2))
         else:
-            print_refusal(refusal, Console())
+            print_refusal(refusal, screen(markup=True))
         return 3
     if args.json:
         print(json.dumps(plan_as_dict(plan), indent=2))
     else:
-        print_plan(plan, Console())
+        print_plan(plan, screen(markup=True))
     return 0
 
 

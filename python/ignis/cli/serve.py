@@ -1,4 +1,4 @@
-"""`ignis serve`: settle what was asked, have the model here, and hand over to the server."""
+"""`ignis serve`: settle what was asked and hand over to the server."""
 
 from __future__ import annotations
 
@@ -15,20 +15,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option_flags(parser)
 
 
-def main(args: argparse.Namespace) -> int | None:
+def main(args: argparse.Namespace) -> int:
     """Run the server until it is told to stop; the exit status."""
     config = config_from(args)
 
-    from rich.console import Console
-
-    from ignis.catalogue import fetch_if_missing
     from ignis.plan import device_to_run
     from ignis.server.run import serve
-    from ignis.telemetry import configure_logging, events
+    from ignis.telemetry import events
 
-    configure_logging(config.log.format, config.log.level)
     device_to_run(config)  # a device that cannot be used is said before anything is fetched
-    fetch_if_missing(config.model.path, config.cache_folder, Console(stderr=True))
     try:
         return serve(config)
     except PlanRefused as refusal:

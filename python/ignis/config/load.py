@@ -183,7 +183,7 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, _Setting]:
     settings = {}
     for key, raw in flags.items():
         declared = _declared(key, "command line")
-        settings[key] = _parsed(declared, raw, Source("flag", declared.flag))
+        settings[key] = _parsed(declared, raw, Source("flag", declared.flag_alias or declared.flag))
     return settings
 
 

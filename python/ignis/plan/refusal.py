@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from ignis.config import OPTIONS, PoolSize
 from ignis.errors import PlanRefused, Suggestion
@@ -121,30 +122,50 @@ def _fits(knob: _Knob, ask: Ask, sizes_of: SizesOf) -> Callable[[int], bool]:
 
 
 def _together(ask: Ask, sizes_of: SizesOf) -> tuple[Suggestion, ...]:
-    """Several options at once, where none is enough alone: as many as it takes, each no lower
-    than the others make necessary."""
-    turned, used = ask, list[_Knob]()
+    """Several options at once, where none is enough alone: as few as it takes, each no lower than
+    the others make necessary."""
+    base, used = ask, list[tuple[_Knob, int]]()
+
+    def built(values: Sequence[tuple[_Knob, int]]) -> Ask:
+        return reduce(lambda turned, one: one[0].turn(turned, one[1]), values, base)
+
     # The context is what people give up last.
     for knob in reversed(list(_knobs(ask, sizes_of))):
-        lower = knob.turn(turned, knob.ascending[0])
-        if _least_need(lower, sizes_of) < _least_need(turned, sizes_of):
-            turned = lower
-            used.append(knob)
-        if starts(turned, sizes_of):
+        lower = [*used, (knob, knob.ascending[0])]
+        if _least_need(built(lower), sizes_of) < _least_need(built(used), sizes_of):
+            used = lower
+        if starts(built(used), sizes_of):
             break
-    budget = list(_budget_raised(turned, sizes_of, _least_need(turned, sizes_of)))
-    if not starts(turned, sizes_of):
-        if not budget:
+    else:
+        # All options at their least are not enough: the whole device beside them may be.
+        base = replace(
+            ask, headroom_bytes=0, budget_bytes=ask.free_bytes if ask.budget_bytes else None
+        )
+        if not starts(built(used), sizes_of):
             return ()
-        turned = replace(turned, headroom_bytes=0, budget_bytes=None)
-    chosen = []
-    for knob in used:
-        value = largest(knob.ascending, _fits(knob, turned, sizes_of))
+    for knob, _ in tuple(used):
+        at = next(i for i, one in enumerate(used) if one[0] is knob)
+        before, after = used[:at], used[at + 1 :]
+        if starts(built([*before, *after]), sizes_of):
+            used = [*before, *after]
+            continue
+        value = largest(
+            knob.ascending,
+            lambda value, knob=knob, before=before, after=after: starts(  # type: ignore[misc]
+                built([*before, (knob, value), *after]), sizes_of
+            ),
+        )
         assert value is not None, "the least value fits, or the search above had gone on"
+        used = [*before, (knob, value), *after]
+    chosen = []
+    for knob, value in used:
         saves = _least_need(ask, sizes_of) - _least_need(knob.turn(ask, value), sizes_of)
-        turned = knob.turn(turned, value)
         chosen.append(Suggestion(knob.option, knob.current, knob.show(value), max(0, saves)))
-    return (*chosen, *budget)
+    if base is not ask:
+        base = ask
+        turned = built(used)
+        chosen += _budget_raised(turned, sizes_of, _least_need(turned, sizes_of))
+    return tuple(chosen)
 
 
 def _knobs(ask: Ask, sizes_of: SizesOf) -> Iterator[_Knob]:

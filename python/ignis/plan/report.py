@@ -90,7 +90,9 @@ def print_plan(plan: Plan, console: Console) -> None:
     """The table of a plan: where the budget comes from, every line, and what the pool holds."""
     model = plan.model
     title = f"{model.name or model.path} ({model.architecture}, {model.quantisation})"
-    console.print(f"[bold]{escape(title)}[/] on {escape(plan.device.title)}", highlight=False)
+    console.print(
+        f"[bold]{escape(title)}[/] on {escape(plan.device.title)}", highlight=False, soft_wrap=True
+    )
     console.print(_budget_sentence(plan), highlight=False, soft_wrap=True)
 
     table = _table("line", "bytes", "", "what it is for")

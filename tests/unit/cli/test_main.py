@@ -120,10 +120,8 @@ def test_a_missing_value_is_one_line_and_status_2(capsys: pytest.CaptureFixture[
     assert "expected one argument" in one_line(capsys)
 
 
-def test_a_model_that_is_nowhere_is_status_1(
-    capsys: pytest.CaptureFixture[str], fake_server: dict[str, object]
-) -> None:
-    assert main(["serve", "nowhere.gguf"]) == 1
+def test_a_model_that_is_nowhere_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "nowhere.gguf"]) == 1
     assert "neither a file or folder" in one_line(capsys)
 
 

@@ -242,3 +242,8 @@ async def test_tokenize_shows_the_rendered_conversation(start: Start) -> None:
     assert "one\ntwo" in text
     assert "null" not in text
     assert "None" not in text
+
+
+async def test_probes_may_ask_with_head(start: Start) -> None:
+    client = await start()
+    assert (await client.head("/health")).status == 200

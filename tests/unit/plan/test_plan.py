@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -210,7 +211,11 @@ def test_named_lanes_still_start_with_the_least_context_that_fits_without_a_spar
 
 def test_together_names_a_set_that_fits_when_no_option_is_enough_alone() -> None:
     core = FakeCore(lane_bytes=30 * MIB, row_bytes=200_000)
-    options = {"model__max_context": "8192", "model__lanes": "4", "vram__headroom_bytes": "0"}
+    options: dict[str, Any] = {
+        "model__max_context": "8192",
+        "model__lanes": "4",
+        "vram__headroom_bytes": "0",
+    }
     free = 150 * MIB
     with pytest.raises(PlanRefused) as refused:
         plan_of(core, free=free, **options)

@@ -172,9 +172,7 @@ def test_every_suggestion_fits_when_it_is_followed(scenario: Scenario) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(scenarios())
-def test_a_refusal_states_a_need_above_its_budget_and_no_option_left_out_would_fit(
-    scenario: Scenario,
-) -> None:
+def test_a_refusal_leaves_out_no_option_that_would_fit(scenario: Scenario) -> None:
     ask, sizes_of = scenario.ask, scenario.sizes_of
     refused = outcome(ask, sizes_of)
     assume(isinstance(refused, PlanRefused))

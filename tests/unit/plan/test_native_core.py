@@ -1,0 +1,77 @@
+"""The plan over the real core: what the headers of small checkpoints give."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ignis.config import load_config
+from ignis.errors import ModelFileError
+from ignis.plan import CARDS, VRAM_LINES, NativeCore, make_plan
+from ignis.plan.ask import Ask
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+MODELS = ["llama", "llama-rope3", "llama-yarn", "qwen2", "qwen3"]
+ASK = Ask(context_tokens=64, lanes=2, chunk_tokens=64, free_bytes=0)
+CORE = NativeCore()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_core_gives_every_line_in_order(name: str, device: str) -> None:
+    model = CORE.inspect(str(GOLDEN / name))
+    sizes = CORE.sizes(model.path, device, ASK)
+    assert [line for line, _ in sizes.lines] == [line for line in VRAM_LINES if line != "kv_pool"]
+    assert sizes.page_tokens == 64
+    row = 2 * model.kv_heads * model.head_dim * 2  # K and V, in bf16
+    assert sizes.kv_page_bytes >= 64 * model.layers * row
+    assert dict(sizes.lines)["weights"] > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_more_of_anything_never_needs_less(name: str) -> None:
+    path = str(GOLDEN / name)
+    least = CORE.sizes(path, "cpu", ASK).fixed_bytes
+    for larger in (
+        replace(ASK, lanes=4),
+        replace(ASK, chunk_tokens=256),
+        replace(ASK, context_tokens=4096),
+        replace(ASK, threads=4),
+    ):
+        assert CORE.sizes(path, "cpu", larger).fixed_bytes >= least
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_headers_alone_give_the_same_plan(name: str, tmp_path: Path) -> None:
+    whole = GOLDEN / name
+    bare = tmp_path / name
+    bare.mkdir()
+    shutil.copy(whole / "config.json", bare)
+    for file in whole.glob("*.safetensors*"):
+        content = file.read_bytes()
+        if file.suffix == ".safetensors":
+            content = content[: 8 + int.from_bytes(content[:8], "little")]
+        (bare / file.name).write_bytes(content)
+    config = load_config(environ={})
+    for device in (None, CARDS["h200"]):
+        full = make_plan(config, whole, device=device, free_bytes=8 << 30)
+        assert make_plan(config, bare, device=device, free_bytes=8 << 30).lines == full.lines
+        assert full.total_bytes <= full.budget_bytes
+
+
+def test_free_memory_of_this_machine_is_read() -> None:
+    assert CORE.free_bytes("cpu") > 0
+
+
+def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "x.gguf"
+    file.write_bytes(b"nothing")
+    with pytest.raises(ModelFileError, match=r"x\.gguf"):
+        CORE.inspect(str(file))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(ModelFileError):
+        CORE.inspect(str(tmp_path))

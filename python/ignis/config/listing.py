@@ -50,7 +50,7 @@ def example_file() -> str:
             continue
         lines += ["", f"# {group_help(group)}."]
         if group:
-            lines.append(f"#{group}:")
+            lines.append(f"{group}:")
         indent = "  " if group else ""
         for declared in present:
             lines += textwrap.wrap(

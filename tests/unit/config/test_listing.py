@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from ignis.config import OPTIONS, load_config
 from ignis.config.folders import user_cache_folder, user_config_folder
 from ignis.config.listing import example_file, markdown_page, values_in_force
 
 
-def test_the_example_file_changes_nothing_as_it_is() -> None:
-    assert yaml.safe_load(example_file()) is None
+def test_the_example_file_changes_nothing_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "example.yaml"
+    path.write_text(example_file(), encoding="utf-8")
+    config = load_config(environ={}, config_file=path)
+    assert not any(config.named(key) for key in OPTIONS)
 
 
 def test_the_example_file_loads_with_every_line_taken_in(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_values_in_force_show_value_and_source() -> None:
     assert rows["model.lanes"] == ("4 on the CPU, 8 on a GPU", "default")
 
 
-def test_user_folders_follow_the_xdg_rules(monkeypatch: object) -> None:
+def test_user_folders_follow_the_xdg_rules() -> None:
     assert user_cache_folder({"HOME": "/h"}) == Path("/h/.cache/ignis")
     assert user_cache_folder({"HOME": "/h", "XDG_CACHE_HOME": "/x"}) == Path("/x/ignis")
     assert user_cache_folder({"HOME": "/h", "XDG_CACHE_HOME": "x"}) == Path("/h/.cache/ignis")

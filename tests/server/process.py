@@ -31,7 +31,8 @@ class ServerProcess:
             text=True,
         )
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self.errors: list[str] = []
+        self.errors: list[str] = []  # lines of standard error
+        self.errors_logged: list[dict[str, Any]] = []
         self._threads = [
             threading.Thread(target=self._read_events, daemon=True),
             threading.Thread(target=self._read_errors, daemon=True),
@@ -111,7 +112,10 @@ class ServerProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             try:
-                self._events.put(json.loads(line))
+                event = json.loads(line)
+                self._events.put(event)
+                if event.get("level") == "error":
+                    self.errors_logged.append(event)
             except ValueError:
                 self.errors.append(f"not JSON: {line}")
         self._events.put(None)

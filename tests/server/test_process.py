@@ -168,6 +168,20 @@ def test_a_client_that_leaves_frees_its_lane() -> None:
         assert server.metric("ignis_kv_pool_used_pages") == 0
 
 
+def test_bytes_that_are_not_http_are_refused_without_noise() -> None:
+    with start() as server:
+        host, port = server.wait_ready().url.removeprefix("http://").split(":")
+        large = b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 20_000 + b"\r\n\r\n"
+        for data in (b"garbage\r\n\r\n", large, b"GET / HTTP/1.1\r\nContent-Length: -5\r\n\r\n"):
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(data)
+                assert b" 400 " in client.recv(100)
+        assert server.get("/ready")[0] == 200
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+        assert server.errors_logged == []
+
+
 def test_equal_requests_get_equal_answers_streamed_or_not() -> None:
     with start() as server:
         server.wait_ready()

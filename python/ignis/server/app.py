@@ -8,12 +8,14 @@ handler and with it its sequences.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from ignis.server import access, api_docs, openapi
 from ignis.server.http_errors import body_of, error_response, is_bug, json_response
@@ -56,6 +58,14 @@ def build_app(serving: Serving) -> web.Application:
     app.router.add_get("/docs", send_docs)
     app.router.add_get("/", send_root)
     return app
+
+
+class QuietBadRequests(logging.Filter):
+    """Drops what aiohttp logs, with a traceback, of bytes that are not HTTP: a scanner's noise."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError)
 
 
 @web.middleware

@@ -1,34 +1,34 @@
 """A request body's bytes to JSON, strictly.
 
 Decisions: UTF-8 only; a leading byte-order mark is skipped, as some clients write one; UTF-16 and
-UTF-32 are refused. NaN, Infinity and numbers beyond a double are refused, as are duplicate keys
-(two readers could understand two requests), nesting beyond `DEPTH_MAX`, and lone surrogates
-anywhere, since no text holds them.
+UTF-32 are refused. NaN and Infinity are refused, as are duplicate keys (two readers could
+understand two requests), nesting beyond `DEPTH_MAX`, more than `NODES_MAX` lists and objects
+(which would take long to look through), and lone surrogates anywhere, since no text holds them.
+A number too large for a double becomes infinite, which no field accepts.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any, NoReturn
 
 from ignis.errors import RequestError
 from ignis.text.json_values import DEPTH_MAX
 
+NODES_MAX = 100_000
+
+# Ends at the end of the text too: a string that is not closed must not be tried from every quote.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
     """The object that `data` spells; raises RequestError saying what is wrong and where."""
     text = _decode(data)
+    nodes = _nodes_at_most(text)
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_constant=_constant,
-            parse_float=_float,
-        )
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
         raise _invalid(f"the body is not valid JSON: {error.msg.lower()} at {where}") from None
@@ -38,7 +38,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise _invalid("the body holds a number with too many digits") from None
     if not isinstance(value, dict):
         raise _invalid("the body must be a JSON object")
-    if text.count("{") + text.count("[") > DEPTH_MAX or _SURROGATE_ESCAPE.search(text):
+    if nodes > DEPTH_MAX or _SURROGATE_ESCAPE.search(text):
         _check_nested(value)
     return value
 
@@ -55,6 +55,17 @@ def _decode(data: bytes) -> str:
         raise _invalid(f"the body is not valid UTF-8: byte {error.start}") from None
 
 
+def _nodes_at_most(text: str) -> int:
+    """An upper bound of the lists and objects in `text`, within NODES_MAX."""
+    nodes = text.count("{") + text.count("[")
+    if nodes > NODES_MAX:  # brackets inside strings are no lists
+        bare = _STRING.sub("", text)
+        nodes = bare.count("{") + bare.count("[")
+    if nodes > NODES_MAX:
+        raise _invalid(f"the body holds more than {NODES_MAX} lists and objects")
+    return nodes
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
@@ -67,13 +78,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> NoReturn:
     raise _invalid(f"{name} is not JSON; numbers must be finite")
-
-
-def _float(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise _invalid("the body holds a number too large for a double")
-    return value
 
 
 def _check_nested(root: dict[str, Any]) -> None:

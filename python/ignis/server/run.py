@@ -17,6 +17,7 @@ Exit statuses:
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import time
@@ -31,7 +32,7 @@ from ignis.engine import EngineService
 from ignis.errors import EngineError
 from ignis.plan import NativeCore, Plan
 from ignis.plan.report import print_plan
-from ignis.server.app import build_app
+from ignis.server.app import QuietBadRequests, build_app
 from ignis.server.listening import address_of, check_exposure, listening
 from ignis.server.loading import plan_model, running_model
 from ignis.server.serving import ServerSettings, Serving
@@ -55,6 +56,7 @@ def serve(config: Config) -> int:
     Raises IgnisError, PlanRefused among them, for what the operator must change; nothing stays
     reserved then.
     """
+    logging.getLogger("aiohttp.server").addFilter(QuietBadRequests())
     pretty = configure_logging(config.log.format, config.log.level)
     # Where the log is one JSON object a line, what is for people goes to standard error.
     console = Console(stderr=not pretty)

@@ -18,6 +18,7 @@ CHAT_REFUSED: list[tuple[str, Any, str | None]] = [
     *[("max_tokens", value, None) for value in (0, -1, 2**63, 2**64, 1.5, 10.0, "5", True)],
     *[("max_completion_tokens", value, None) for value in (0, 2**31)],
     *[("temperature", value, None) for value in (-1, 2.1, 1e9, "1", True, [])],
+    ("temperature", 1e308, None),
     *[("top_p", value, None) for value in (-0.1, 1.1, "1")],
     *[("top_k", value, None) for value in (-2, 2**31, 1.5)],
     *[("min_p", value, None) for value in (-0.1, 1.1)],
@@ -209,7 +210,8 @@ JSON_REFUSED: list[tuple[bytes, str]] = [
     ('{"messages": []}'.encode("utf-32-be"), "invalid_json"),
     (b'{"temperature": NaN}', "invalid_json"),
     (b'{"temperature": -Infinity}', "invalid_json"),
-    (b'{"temperature": 1e999}', "invalid_json"),
+    (b'{"a": [' + b"[]," * 200_000 + b"1]}", "invalid_json"),
+    (b'{"a": [' + b"{}," * 200_000 + b"1]}", "invalid_json"),
     (b'{"seed": ' + b"9" * 5000 + b"}", "invalid_json"),
     (b'{"seed": 1, "seed": 2}', "invalid_json"),
     (b'{"messages": [{"role": "user", "role": "user"}]}', "invalid_json"),
@@ -263,3 +265,15 @@ async def test_context_overflow_names_both_numbers_before_any_stream(client: Cli
     assert (reply.status, error["code"]) == (400, "context_length_exceeded")
     assert "256" in error["message"]
     assert error["param"] == "messages"
+
+
+async def test_a_number_beyond_a_double_is_named_by_its_field(client: Client) -> None:
+    data = b'{"messages": [{"role": "user", "content": "hi"}], "temperature": 1e999}'
+    headers = {"Content-Type": "application/json"}
+    reply = await client.post("/v1/chat/completions", data=data, headers=headers)
+    assert (reply.status, (await reply.json())["error"]["param"]) == (400, "temperature")
+
+
+async def test_brackets_inside_text_are_only_text(client: Client) -> None:
+    body = {"messages": USER, "user": '[{"' * 100_000}
+    assert (await client.post("/v1/chat/completions", json=body)).status == 200

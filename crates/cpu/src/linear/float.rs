@@ -43,7 +43,7 @@ impl Kernel for Product {
         let expanded = expanded.as_mut_ptr().cast::<f32>();
         let mut sums = MaybeUninit::<Sums>::uninit();
         let sums = sums.as_mut_ptr().cast::<f32>();
-        let chunk = chunk_rows::<S>(job);
+        let chunk = chunk_rows::<S>(job, S::FEW);
         for chunk_at in (0..job.m).step_by(chunk) {
             let rows_here = chunk.min(job.m - chunk_at);
             for panel in 0..job.panels {
@@ -62,7 +62,7 @@ impl Kernel for Product {
                             expand::<S>(self.form, packed, to - from, expanded);
                             expanded.cast_const()
                         };
-                        for_tiles!(S, rows_here, |row, T| {
+                        for_tiles!(S::FEW, rows_here, |row, T| {
                             let mut acc = [S::splat(0.0); T];
                             let sums = sums.add(PANEL_ROWS * row);
                             if from > 0 {
@@ -143,12 +143,7 @@ unsafe fn expand<S: Simd>(form: Form, packed: *const u8, cols: usize, to: *mut f
 
 /// `d` and `m` of one half of a group's columns.
 #[inline(always)]
-unsafe fn scales_of<S: Simd>(
-    scales: u8,
-    zero: u8,
-    behind: *const u8,
-    half: usize,
-) -> (S::F, S::F) {
+unsafe fn scales_of<S: Simd>(scales: u8, zero: u8, behind: *const u8, half: usize) -> (S::F, S::F) {
     let (short, long) = (behind.cast::<u16>(), behind.cast::<f32>());
     // SAFETY: `behind` are the scales of a group in the layout that `scales` names.
     unsafe {

@@ -94,9 +94,7 @@ pub(crate) const fn scales_bytes(scales: u8) -> usize {
 
 /// Whether a matrix of `cols` columns stored as `dtype` can be packed: whole blocks, no integers.
 pub fn supports(dtype: DType, cols: u32) -> bool {
-    Form::of(dtype).is_some()
-        && cols > 0
-        && u64::from(cols).is_multiple_of(dtype.block_elements())
+    Form::of(dtype).is_some() && cols > 0 && u64::from(cols).is_multiple_of(dtype.block_elements())
 }
 
 /// Panels of a matrix; the last may be partly filled.

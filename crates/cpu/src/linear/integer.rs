@@ -5,18 +5,22 @@
 //! and f32 scales, and walk all rows over it: this is prefill, and its limit is the multipliers.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use super::GROUP_COLS;
 use super::encode::{Encoding, record};
 use super::form::{Form, codes_bytes, scales, scales_bytes};
 use super::matrix::Job;
-use super::tile::{Sums, chunk_rows, finish, for_tiles};
+use super::tile::{PANELS_MAX, ROWS_MAX, Sums, chunk_rows, finish, for_tiles};
 use crate::simd::{Isa, Kernel, Simd, codes, cover};
 
-/// Bytes that a read of packed weights runs ahead of their use: the memory latency at full speed.
-const AHEAD_BYTES: usize = 2048;
-/// Groups of a panel that are staged at a time: 20 KB.
-const STAGE_GROUPS: usize = 32;
+/// How far a read of packed weights runs ahead of their use: from memory to the second-level cache,
+/// and from there to the first. Beside each other they reach the bandwidth of a plain read; the
+/// hardware's own prefetch, which starts anew with every 4 KB, reaches two thirds of it.
+const AHEAD_FAR_BYTES: usize = 4096;
+const AHEAD_BYTES: usize = 512;
+/// Groups of a panel that are staged at a time: 15 KB.
+const STAGE_GROUPS: usize = 24;
 /// Bytes of a staged group: 512 codes, 16 scales and 16 minima in f32.
 const STAGED_BYTES: usize = 640;
 
@@ -60,7 +64,7 @@ impl<const CODES: u8, const SCALES: u8, const INT16: bool> Kernel
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the caller's promises.
         unsafe {
-            if self.job.m <= S::TILE {
+            if self.job.m <= 2 * S::FEW {
                 self.few::<S>();
             } else if SCALES == scales::HALVES || (CODES == codes::BYTES && SCALES == scales::WIDE)
             {
@@ -77,10 +81,8 @@ impl<const CODES: u8, const SCALES: u8, const INT16: bool> Kernel
 
 impl<const CODES: u8, const SCALES: u8, const INT16: bool> Product<CODES, SCALES, INT16> {
     const STEP_BYTES: usize = codes_bytes(CODES) + scales_bytes(SCALES);
-    const RECORD_BYTES: usize =
-        if INT16 { Encoding::Int16.record_bytes() } else { Encoding::Int8.record_bytes() };
 
-    /// At most a tile of rows: straight from the packed bytes.
+    /// One or two tiles of rows: straight from the packed bytes.
     #[inline(always)]
     unsafe fn few<S: Simd>(&self) {
         let job = &self.job;
@@ -89,11 +91,17 @@ impl<const CODES: u8, const SCALES: u8, const INT16: bool> Product<CODES, SCALES
             // SAFETY: the panel and the rows are the job's.
             unsafe {
                 let w = job.w.add(panel * job.panel_bytes);
-                for_tiles!(S, job.m, |row, T| {
-                    let mut acc = [S::splat(0.0); T];
+                for_tiles!(S::FEW, job.m, |row, T| {
+                    let mut acc = [[S::splat(0.0); T]; 1];
                     let a = rows::<T>(job, row, 0);
-                    self.sweep::<S, CODES, SCALES, T, true>(w, groups, a, &mut acc);
-                    finish::<S, T>(job, panel, row, acc);
+                    sweep::<S, CODES, SCALES, 1, T, INT16, true>(
+                        self.zero,
+                        [w],
+                        groups,
+                        a,
+                        &mut acc,
+                    );
+                    finish::<S, T>(job, panel, row, acc[0]);
                 });
             }
         }
@@ -104,132 +112,83 @@ impl<const CODES: u8, const SCALES: u8, const INT16: bool> Product<CODES, SCALES
     #[inline(always)]
     unsafe fn many<S: Simd, const C: u8, const D: u8>(&self, stage: bool) {
         let job = &self.job;
-        let groups = job.cols / GROUP_COLS;
-        let parts = groups.div_ceil(STAGE_GROUPS);
         let mut staged = MaybeUninit::<Staged>::uninit();
         let mut sums = MaybeUninit::<Sums>::uninit();
-        let sums = sums.as_mut_ptr().cast::<f32>();
-        let chunk = chunk_rows::<S>(job);
-        for chunk_at in (0..job.m).step_by(chunk) {
-            let rows_here = chunk.min(job.m - chunk_at);
-            // The next panel comes in from memory while this one is used, a bit with every tile.
-            let tiles = rows_here.div_ceil(S::TILE) * parts;
-            let fetch_bytes = job.panel_bytes.div_ceil(tiles).next_multiple_of(64);
-            for panel in 0..job.panels {
-                let mut fetch = job.w.wrapping_add((panel + 1) * job.panel_bytes);
-                for part in 0..parts {
-                    let from = groups * part / parts;
-                    let to = groups * (part + 1) / parts;
-                    // SAFETY: the panel, its groups and the rows are the job's; a part fits the
-                    // stage. Sums of a row are written by its first part and read by later ones.
-                    unsafe {
-                        let packed = job.w.add(panel * job.panel_bytes + from * Self::STEP_BYTES);
-                        let w = if stage {
-                            let staged = staged.as_mut_ptr().cast::<u8>();
-                            self.stage::<S>(packed, to - from, staged);
-                            staged.cast_const()
-                        } else {
-                            packed
-                        };
-                        for_tiles!(S, rows_here, |row, T| {
-                            for line in 0..fetch_bytes / 64 {
-                                S::prefetch_far(fetch.wrapping_add(64 * line));
-                            }
-                            fetch = fetch.wrapping_add(fetch_bytes);
-                            let mut acc = [S::splat(0.0); T];
-                            let sums = sums.add(16 * row);
-                            if part > 0 {
-                                for t in 0..T {
-                                    acc[t] = S::load(sums.add(16 * t));
-                                }
-                            }
-                            let a = rows::<T>(job, chunk_at + row, from * Self::RECORD_BYTES);
-                            self.sweep::<S, C, D, T, false>(w, to - from, a, &mut acc);
-                            if part + 1 == parts {
-                                finish::<S, T>(job, panel, chunk_at + row, acc);
-                            } else {
-                                for t in 0..T {
-                                    S::store(sums.add(16 * t), acc[t]);
-                                }
-                            }
-                        });
-                    }
-                }
-            }
-        }
-    }
-
-    /// Adds `groups` groups from `w`, laid out as `C` and `D` say, to the sums of `T` rows.
-    #[inline(always)]
-    unsafe fn sweep<S: Simd, const C: u8, const D: u8, const T: usize, const AHEAD: bool>(
-        &self,
-        w: *const u8,
-        groups: usize,
-        a: [*const u8; T],
-        acc: &mut [S::F; T],
-    ) {
-        let step_bytes = codes_bytes(C) + scales_bytes(D);
-        let mut sums = *acc;
-        for g in 0..groups {
-            // SAFETY: `w` has `groups` groups and each row as many records. What is prefetched need
-            // not exist.
+        let (staged, sums) = (staged.as_mut_ptr().cast::<u8>(), sums.as_mut_ptr().cast::<f32>());
+        let staged = stage.then_some(staged);
+        let chunk = chunk_rows::<S>(job, Self::tile::<S>());
+        for start in (0..job.m).step_by(chunk) {
+            let rows = start..job.m.min(start + chunk);
+            let mut panel = 0;
+            // SAFETY: rows and panels are the job's.
             unsafe {
-                let w = w.add(g * step_bytes);
-                if AHEAD {
-                    for line in 0..step_bytes.div_ceil(64) {
-                        S::prefetch(w.wrapping_add(AHEAD_BYTES + 64 * line));
+                if S::MANY.0 == 2 {
+                    while panel + 2 <= job.panels {
+                        self.walk::<S, C, D, 2>(panel, rows.clone(), staged, sums);
+                        panel += 2;
                     }
                 }
-                let mut at = a;
-                for t in 0..T {
-                    at[t] = a[t].add(g * Self::RECORD_BYTES);
-                }
-                let (d, m) = self.scales::<S, D>(w.add(codes_bytes(C)));
-                if D == scales::HALVES {
-                    let low = products::<S, C, { cover::LOW }, INT16, T>(w, at);
-                    let high = products::<S, C, { cover::HIGH }, INT16, T>(w, at);
-                    for t in 0..T {
-                        let scale = param::<S, INT16>(at[t], record::D);
-                        sums[t] = S::fma(S::mul(d[0], scale), low[t], sums[t]);
-                        sums[t] = S::fma(S::mul(d[1], scale), high[t], sums[t]);
-                        let (s0, s1) = (
-                            param::<S, INT16>(at[t], record::S0),
-                            param::<S, INT16>(at[t], record::S1),
-                        );
-                        sums[t] = S::fma(m[0], s0, sums[t]);
-                        sums[t] = S::fma(m[1], s1, sums[t]);
-                    }
-                } else {
-                    let both = products::<S, C, { cover::ALL }, INT16, T>(w, at);
-                    for t in 0..T {
-                        let scale = S::mul(d[0], param::<S, INT16>(at[t], record::D));
-                        sums[t] = S::fma(scale, both[t], sums[t]);
-                        sums[t] = S::fma(m[0], param::<S, INT16>(at[t], record::S), sums[t]);
-                    }
+                while panel < job.panels {
+                    self.walk::<S, C, D, 1>(panel, rows.clone(), staged, sums);
+                    panel += 1;
                 }
             }
         }
-        *acc = sums;
     }
 
-    /// Scales and minima of one group: of both halves, or twice the same.
+    /// Rows of a tile in `many`; 16 bits need twice the registers.
+    const fn tile<S: Simd>() -> usize {
+        if INT16 && S::MANY.1 > 4 { 4 } else { S::MANY.1 }
+    }
+
+    /// All of `rows` over `P` panels, from `panel` on. `staged` and `sums` are scratch.
     #[inline(always)]
-    unsafe fn scales<S: Simd, const D: u8>(&self, at: *const u8) -> ([S::F; 2], [S::F; 2]) {
-        let (short, long) = (at.cast::<u16>(), at.cast::<f32>());
-        // SAFETY: `at` has the scales of a group in the layout `D`.
-        unsafe {
-            match D {
-                scales::CENTRED => {
-                    let d = S::load_f16(short);
-                    let m = S::mul(d, S::splat(self.zero));
-                    ([d; 2], [m; 2])
+    unsafe fn walk<S: Simd, const C: u8, const D: u8, const P: usize>(
+        &self,
+        panel: usize,
+        rows_here: Range<usize>,
+        staged: Option<*mut u8>,
+        sums: *mut f32,
+    ) {
+        let job = &self.job;
+        let groups = job.cols / GROUP_COLS;
+        let parts = groups.div_ceil(STAGE_GROUPS);
+        // The next panels come in from memory while these are used, a bit with every tile.
+        let tiles = rows_here.len().div_ceil(Self::tile::<S>()) * parts;
+        let fetch_bytes = (P * job.panel_bytes).div_ceil(tiles).next_multiple_of(64);
+        let mut fetch = job.w.wrapping_add((panel + P) * job.panel_bytes);
+        for part in 0..parts {
+            let (from, to) = (groups * part / parts, groups * (part + 1) / parts);
+            // SAFETY: the panels, their groups and the rows are the job's; a part fits the stage.
+            // Sums of a row are written by its first part and read by later ones.
+            unsafe {
+                let mut w = [job.w; P];
+                for p in 0..P {
+                    let at = (panel + p) * job.panel_bytes + from * Self::STEP_BYTES;
+                    w[p] = job.w.add(at);
+                    if let Some(staged) = staged {
+                        let staged = staged.add(p * STAGE_GROUPS * STAGED_BYTES);
+                        self.stage::<S>(w[p], to - from, staged);
+                        w[p] = staged;
+                    }
                 }
-                scales::MINS => ([S::load_f16(short); 2], [S::load_f16(short.add(16)); 2]),
-                scales::WIDE => ([S::load(long); 2], [S::load(long.add(16)); 2]),
-                _ => (
-                    [S::load(long), S::load(long.add(16))],
-                    [S::load(long.add(32)), S::load(long.add(48))],
-                ),
+                for_tiles!(Self::tile::<S>(), rows_here.len(), |row, T| {
+                    for line in 0..fetch_bytes / 64 {
+                        S::prefetch_far(fetch.wrapping_add(64 * line));
+                    }
+                    fetch = fetch.wrapping_add(fetch_bytes);
+                    S::call(Tile::<C, D, INT16, P, T> {
+                        job,
+                        panel,
+                        row: rows_here.start + row,
+                        w,
+                        a: rows::<T>(job, rows_here.start + row, from * record_bytes(INT16)),
+                        groups: to - from,
+                        sums: sums.add(16 * row),
+                        is_first: part == 0,
+                        is_last: part + 1 == parts,
+                    });
+                });
             }
         }
     }
@@ -246,7 +205,7 @@ impl<const CODES: u8, const SCALES: u8, const INT16: bool> Product<CODES, SCALES
                 } else {
                     std::ptr::copy_nonoverlapping(from, to, 512);
                 }
-                let (d, m) = self.scales::<S, SCALES>(from.add(codes_bytes(CODES)));
+                let (d, m) = scales::<S, SCALES>(self.zero, from.add(codes_bytes(CODES)));
                 S::store(to.add(512).cast(), d[0]);
                 S::store(to.add(576).cast(), m[0]);
             }
@@ -254,10 +213,146 @@ impl<const CODES: u8, const SCALES: u8, const INT16: bool> Product<CODES, SCALES
     }
 }
 
-/// Part of a panel, staged.
+/// One tile of `many`: `T` rows over the same part of `P` panels.
+struct Tile<'a, const C: u8, const D: u8, const INT16: bool, const P: usize, const T: usize> {
+    job: &'a Job,
+    /// First panel and row.
+    panel: usize,
+    row: usize,
+    w: [*const u8; P],
+    a: [*const u8; T],
+    groups: usize,
+    /// Unfinished sums of the first row; read unless `is_first`, written unless `is_last`.
+    sums: *mut f32,
+    is_first: bool,
+    is_last: bool,
+}
+
+impl<const C: u8, const D: u8, const INT16: bool, const P: usize, const T: usize> Kernel
+    for Tile<'_, C, D, INT16, P, T>
+{
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: whoever made the tile answers for its pointers; `D` is never centred here.
+        unsafe {
+            let mut acc = [[S::splat(0.0); T]; P];
+            if !self.is_first {
+                for p in 0..P {
+                    for t in 0..T {
+                        acc[p][t] = S::load(self.sums.add(16 * (p * ROWS_MAX + t)));
+                    }
+                }
+            }
+            sweep::<S, C, D, P, T, INT16, false>(0.0, self.w, self.groups, self.a, &mut acc);
+            for p in 0..P {
+                if self.is_last {
+                    finish::<S, T>(self.job, self.panel + p, self.row, acc[p]);
+                } else {
+                    for t in 0..T {
+                        S::store(self.sums.add(16 * (p * ROWS_MAX + t)), acc[p][t]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds `groups` groups of `P` panels, laid out as `C` and `D` say, to the sums of `T` rows.
+#[inline(always)]
+unsafe fn sweep<
+    S: Simd,
+    const C: u8,
+    const D: u8,
+    const P: usize,
+    const T: usize,
+    const INT16: bool,
+    const AHEAD: bool,
+>(
+    zero: f32,
+    w: [*const u8; P],
+    groups: usize,
+    a: [*const u8; T],
+    acc: &mut [[S::F; T]; P],
+) {
+    let step_bytes = codes_bytes(C) + scales_bytes(D);
+    let mut sums = *acc;
+    for g in 0..groups {
+        // SAFETY: `w` has `groups` groups and each row as many records. What is prefetched need
+        // not exist.
+        unsafe {
+            let (mut group, mut at) = (w, a);
+            let (mut d, mut m) = ([[S::splat(0.0); 2]; P], [[S::splat(0.0); 2]; P]);
+            for p in 0..P {
+                group[p] = w[p].add(g * step_bytes);
+                if AHEAD {
+                    for line in 0..step_bytes.div_ceil(64) {
+                        S::prefetch_far(group[p].wrapping_add(AHEAD_FAR_BYTES + 64 * line));
+                        S::prefetch(group[p].wrapping_add(AHEAD_BYTES + 64 * line));
+                    }
+                }
+                (d[p], m[p]) = scales::<S, D>(zero, group[p].add(codes_bytes(C)));
+            }
+            for t in 0..T {
+                at[t] = a[t].add(g * record_bytes(INT16));
+            }
+            if D == scales::HALVES {
+                let low = products::<S, C, { cover::LOW }, INT16, P, T>(group, at);
+                let high = products::<S, C, { cover::HIGH }, INT16, P, T>(group, at);
+                for t in 0..T {
+                    let scale = param::<S, INT16>(at[t], record::D);
+                    let s0 = param::<S, INT16>(at[t], record::S0);
+                    let s1 = param::<S, INT16>(at[t], record::S1);
+                    for p in 0..P {
+                        let sum = S::fma(S::mul(d[p][0], scale), low[p][t], sums[p][t]);
+                        let sum = S::fma(S::mul(d[p][1], scale), high[p][t], sum);
+                        sums[p][t] = S::fma(m[p][1], s1, S::fma(m[p][0], s0, sum));
+                    }
+                }
+            } else {
+                let both = products::<S, C, { cover::ALL }, INT16, P, T>(group, at);
+                for t in 0..T {
+                    let scale = param::<S, INT16>(at[t], record::D);
+                    let s = param::<S, INT16>(at[t], record::S);
+                    for p in 0..P {
+                        let scale = S::mul(d[p][0], scale);
+                        let sum = S::fma(scale, both[p][t], sums[p][t]);
+                        sums[p][t] = S::fma(m[p][0], s, sum);
+                    }
+                }
+            }
+        }
+    }
+    *acc = sums;
+}
+
+/// Scales and minima of one group: of both halves, or twice the same.
+#[inline(always)]
+unsafe fn scales<S: Simd, const D: u8>(zero: f32, at: *const u8) -> ([S::F; 2], [S::F; 2]) {
+    let (short, long) = (at.cast::<u16>(), at.cast::<f32>());
+    // SAFETY: `at` has the scales of a group in the layout `D`.
+    unsafe {
+        match D {
+            scales::CENTRED => {
+                let d = S::load_f16(short);
+                let m = S::mul(d, S::splat(zero));
+                ([d; 2], [m; 2])
+            }
+            scales::MINS => ([S::load_f16(short); 2], [S::load_f16(short.add(16)); 2]),
+            scales::WIDE => ([S::load(long); 2], [S::load(long.add(16)); 2]),
+            _ => (
+                [S::load(long), S::load(long.add(16))],
+                [S::load(long.add(32)), S::load(long.add(48))],
+            ),
+        }
+    }
+}
+
+/// Parts of panels, staged.
 #[repr(align(64))]
 struct Staged {
-    _bytes: [u8; STAGE_GROUPS * STAGED_BYTES],
+    _bytes: [[u8; STAGE_GROUPS * STAGED_BYTES]; PANELS_MAX],
 }
 
 /// Where `T` rows of activations start, `offset` bytes in.
@@ -271,6 +366,11 @@ unsafe fn rows<const T: usize>(job: &Job, row: usize, offset: usize) -> [*const 
     a
 }
 
+/// Bytes of the record of a group of activations.
+const fn record_bytes(int16: bool) -> usize {
+    if int16 { Encoding::Int16.record_bytes() } else { Encoding::Int8.record_bytes() }
+}
+
 /// One number of a record, in all lanes.
 #[inline(always)]
 unsafe fn param<S: Simd, const INT16: bool>(record: *const u8, offset: usize) -> S::F {
@@ -281,27 +381,37 @@ unsafe fn param<S: Simd, const INT16: bool>(record: *const u8, offset: usize) ->
 
 /// `f32(sum(u * q))` over the columns of `COVER`.
 #[inline(always)]
-unsafe fn products<S: Simd, const C: u8, const COVER: u8, const INT16: bool, const T: usize>(
-    w: *const u8,
+unsafe fn products<
+    S: Simd,
+    const C: u8,
+    const COVER: u8,
+    const INT16: bool,
+    const P: usize,
+    const T: usize,
+>(
+    w: [*const u8; P],
     a: [*const u8; T],
-) -> [S::F; T] {
-    // SAFETY: `w` is a group and `a` are records.
+) -> [[S::F; T]; P] {
+    // SAFETY: `w` are groups and `a` are records.
     unsafe {
-        let high = S::dot::<T, C, COVER>(w, a);
-        let mut out = [S::splat(0.0); T];
+        let high = S::dot::<P, T, C, COVER>(w, a);
+        let mut out = [[S::splat(0.0); T]; P];
+        for p in 0..P {
+            for t in 0..T {
+                out[p][t] = S::to_f32(high[p][t]);
+            }
+        }
         if INT16 {
             let mut low_codes = a;
             for t in 0..T {
                 low_codes[t] = a[t].add(GROUP_COLS);
             }
-            let low = S::dot::<T, C, COVER>(w, low_codes);
-            for t in 0..T {
-                // Both sums are exact in f32, so this rounds the whole sum once.
-                out[t] = S::fma(S::splat(255.0), S::to_f32(high[t]), S::to_f32(low[t]));
-            }
-        } else {
-            for t in 0..T {
-                out[t] = S::to_f32(high[t]);
+            let low = S::dot::<P, T, C, COVER>(w, low_codes);
+            for p in 0..P {
+                for t in 0..T {
+                    // Both sums are exact in f32, so this rounds the whole sum once.
+                    out[p][t] = S::fma(S::splat(255.0), out[p][t], S::to_f32(low[p][t]));
+                }
             }
         }
         out

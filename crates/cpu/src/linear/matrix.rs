@@ -146,9 +146,8 @@ pub fn table_row(w: &Matrix, row: u32, out: &mut [f32]) {
     assert_eq!(out.len(), w.cols as usize, "values of a row");
     let (panel, lane) = (row as usize / PANEL_ROWS, row as usize % PANEL_ROWS);
     // SAFETY: `Matrix::new` promised the bytes of every panel, and the panel exists.
-    let panel = unsafe {
-        std::slice::from_raw_parts(w.base.add(panel * w.panel_bytes()), w.panel_bytes())
-    };
+    let panel =
+        unsafe { std::slice::from_raw_parts(w.base.add(panel * w.panel_bytes()), w.panel_bytes()) };
     let two = |at: usize| [panel[at], panel[at + 1]];
     let four = |at: usize| [panel[at], panel[at + 1], panel[at + 2], panel[at + 3]];
     match w.form {

@@ -5,46 +5,44 @@ use super::matrix::Job;
 use crate::simd::Simd;
 
 /// Rows of activations whose unfinished sums are kept while a panel is staged in parts.
-pub(super) const ROWS_MAX: usize = 256;
+pub(super) const ROWS_MAX: usize = 192;
+/// Panels that are walked together at most.
+pub(super) const PANELS_MAX: usize = 2;
 
-/// Unfinished sums, one panel wide.
+/// Unfinished sums, one panel after the other.
 #[repr(align(64))]
 pub(super) struct Sums {
-    _values: [[f32; PANEL_ROWS]; ROWS_MAX],
+    _values: [[[f32; PANEL_ROWS]; ROWS_MAX]; PANELS_MAX],
 }
 
-/// Rows that are walked together over all panels, so that their encoded bytes stay in cache.
-pub(super) fn chunk_rows<S: Simd>(job: &Job) -> usize {
-    (S::CHUNK_BYTES / job.enc_stride).clamp(S::TILE, ROWS_MAX) / S::TILE * S::TILE
+/// Rows that are walked together over all panels: a multiple of `tile` whose encoded bytes stay in
+/// cache, in equal parts of all rows.
+pub(super) fn chunk_rows<S: Simd>(job: &Job, tile: usize) -> usize {
+    let rows_max = (S::CHUNK_BYTES / job.enc_stride).clamp(tile, ROWS_MAX) / tile * tile;
+    job.m.div_ceil(job.m.div_ceil(rows_max)).next_multiple_of(tile)
 }
 
-/// Calls `$body` with a constant `$t` for tiles that cover rows `0..$rows`: as many of the largest
-/// size as fit, then smaller ones.
+/// Evaluates `$body` for tiles that cover rows `0..$rows`, `$t` a constant: as many tiles of `$most`
+/// (at most 8) rows as fit, then smaller ones.
 macro_rules! for_tiles {
-    ($simd:ty, $rows:expr, |$at:ident, $t:ident| $body:expr) => {{
+    ($most:expr, $rows:expr, |$at:ident, $t:ident| $body:expr) => {{
         let (rows, mut $at) = ($rows, 0usize);
-        if <$simd>::TILE == 8 {
-            while rows - $at >= 8 {
-                const $t: usize = 8;
+        $crate::linear::tile::for_tiles!(@ 8, $most, rows, $at, $t, $body);
+        $crate::linear::tile::for_tiles!(@ 6, $most, rows, $at, $t, $body);
+        $crate::linear::tile::for_tiles!(@ 4, $most, rows, $at, $t, $body);
+        $crate::linear::tile::for_tiles!(@ 2, $most, rows, $at, $t, $body);
+        $crate::linear::tile::for_tiles!(@ 1, $most, rows, $at, $t, $body);
+    }};
+    (@ $size:literal, $most:expr, $rows:ident, $at:ident, $t:ident, $body:expr) => {
+        // A 6 is a size of its own, not a step on the way down from 8.
+        if $size <= $most && ($size != 6 || $most == 6) {
+            while $rows - $at >= $size {
+                const $t: usize = $size;
                 $body;
-                $at += 8;
+                $at += $size;
             }
         }
-        while rows - $at >= 4 {
-            const $t: usize = 4;
-            $body;
-            $at += 4;
-        }
-        if rows - $at >= 2 {
-            const $t: usize = 2;
-            $body;
-            $at += 2;
-        }
-        if rows - $at >= 1 {
-            const $t: usize = 1;
-            $body;
-        }
-    }};
+    };
 }
 pub(super) use for_tiles;
 

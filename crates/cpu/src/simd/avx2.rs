@@ -10,6 +10,7 @@ pub struct Avx2;
 
 /// # Safety
 /// The instructions are available, and the kernel's own contract holds.
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's promises.
@@ -135,8 +136,15 @@ impl Avx2 {
 impl Simd for Avx2 {
     type F = [__m256; 2];
     type I = [__m256i; 2];
-    const TILE: usize = 4;
+    const FEW: usize = 4;
+    const MANY: (usize, usize) = (1, 4);
     const CHUNK_BYTES: usize = 256 << 10;
+
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: the caller's promises.
+        unsafe { run(kernel) }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [__m256; 2] {
@@ -208,17 +216,21 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn dot<const T: usize, const CODES: u8, const COVER: u8>(
-        w: *const u8,
+    unsafe fn dot<const P: usize, const T: usize, const CODES: u8, const COVER: u8>(
+        w: [*const u8; P],
         a: [*const u8; T],
-    ) -> [[__m256i; 2]; T] {
+    ) -> [[[__m256i; 2]; T]; P] {
         // SAFETY: the trait's contract is theirs.
         unsafe {
-            if CODES == codes::BYTES {
-                Avx2::dot_bytes::<T, COVER>(w, a)
-            } else {
-                Avx2::dot_small::<T, CODES, COVER>(w, a)
+            let mut out = [[[_mm256_setzero_si256(); 2]; T]; P];
+            for p in 0..P {
+                out[p] = if CODES == codes::BYTES {
+                    Avx2::dot_bytes::<T, COVER>(w[p], a)
+                } else {
+                    Avx2::dot_small::<T, CODES, COVER>(w[p], a)
+                };
             }
+            out
         }
     }
 
@@ -259,10 +271,8 @@ impl Simd for Avx2 {
                 let x = _mm256_loadu_si256(from.add(8 * i).cast());
                 max = _mm256_max_epu32(max, _mm256_and_si256(x, bits));
             }
-            let max = _mm_max_epu32(
-                _mm256_castsi256_si128(max),
-                _mm256_extracti128_si256::<1>(max),
-            );
+            let max =
+                _mm_max_epu32(_mm256_castsi256_si128(max), _mm256_extracti128_si256::<1>(max));
             Avx2::reduce(max, |a, b| _mm_max_epu32(a, b)) as u32
         }
     }

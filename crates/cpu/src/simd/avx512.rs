@@ -10,6 +10,7 @@ pub struct Avx512;
 
 /// # Safety
 /// The instructions are available, and the kernel's own contract holds.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: the caller's promises.
@@ -19,8 +20,15 @@ pub(super) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
-    const TILE: usize = 8;
+    const FEW: usize = 8;
+    const MANY: (usize, usize) = (2, 6);
     const CHUNK_BYTES: usize = 1 << 20;
+
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: the caller's promises.
+        unsafe { run(kernel) }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -80,36 +88,39 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn dot<const T: usize, const CODES: u8, const COVER: u8>(
-        w: *const u8,
+    unsafe fn dot<const P: usize, const T: usize, const CODES: u8, const COVER: u8>(
+        w: [*const u8; P],
         a: [*const u8; T],
-    ) -> [__m512i; T] {
-        let (first, end) = match COVER {
-            cover::ALL => (0, 8),
-            cover::LOW => (0, 4),
-            _ => (4, 8),
+    ) -> [[__m512i; T]; P] {
+        let halves = match COVER {
+            cover::ALL => 0..2,
+            cover::LOW => 0..1,
+            _ => 1..2,
         };
         // SAFETY: the trait's contract: a whole group of weights, 32 bytes of each row.
         unsafe {
-            let mut w8 = [_mm512_setzero_si512(); 8];
-            if CODES == codes::NIBBLES {
-                let low = _mm512_set1_epi8(15);
+            let low = _mm512_set1_epi8(15);
+            let mut out = [[_mm512_setzero_si512(); T]; P];
+            for half in halves {
                 for j in 0..4 {
-                    let pairs = _mm512_loadu_si512(w.add(64 * j).cast());
-                    w8[j] = _mm512_and_si512(pairs, low);
-                    w8[4 + j] = _mm512_and_si512(_mm512_srli_epi16::<4>(pairs), low);
-                }
-            } else {
-                for j in 0..8 {
-                    w8[j] = _mm512_loadu_si512(w.add(64 * j).cast());
-                }
-            }
-            let mut out = [_mm512_setzero_si512(); T];
-            for t in 0..T {
-                let a = a[t].cast::<i32>();
-                for j in first..end {
-                    let x = _mm512_set1_epi32(a.add(j).read_unaligned());
-                    out[t] = _mm512_dpbusd_epi32(out[t], w8[j], x);
+                    let mut codes = [low; P];
+                    for p in 0..P {
+                        if CODES == codes::NIBBLES {
+                            let pairs = _mm512_loadu_si512(w[p].add(64 * j).cast());
+                            let pairs =
+                                if half == 1 { _mm512_srli_epi16::<4>(pairs) } else { pairs };
+                            codes[p] = _mm512_and_si512(pairs, low);
+                        } else {
+                            codes[p] = _mm512_loadu_si512(w[p].add(64 * j + 256 * half).cast());
+                        }
+                    }
+                    for t in 0..T {
+                        let x = a[t].add(4 * j + 16 * half).cast::<i32>().read_unaligned();
+                        let x = _mm512_set1_epi32(x);
+                        for p in 0..P {
+                            out[p][t] = _mm512_dpbusd_epi32(out[p][t], codes[p], x);
+                        }
+                    }
                 }
             }
             out
@@ -144,10 +155,7 @@ impl Simd for Avx512 {
     unsafe fn abs_max_bits(from: *const f32) -> u32 {
         // SAFETY: the trait's contract: 32 values.
         unsafe {
-            let (a, b) = (
-                _mm512_loadu_si512(from.cast()),
-                _mm512_loadu_si512(from.add(16).cast()),
-            );
+            let (a, b) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(16).cast()));
             let bits = _mm512_set1_epi32(0x7fff_ffff);
             let max = _mm512_max_epu32(_mm512_and_si512(a, bits), _mm512_and_si512(b, bits));
             _mm512_reduce_max_epu32(max)

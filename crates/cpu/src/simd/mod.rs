@@ -9,11 +9,11 @@
 //! Leaves out: NEON. On aarch64 [`Isa::detect`] gives [`Isa::Scalar`], whose fixed loops of 16 the
 //! compiler turns into NEON code by itself.
 
-mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod scalar;
 
 pub use scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
@@ -147,10 +147,16 @@ pub trait Simd: Copy + 'static {
     type F: Copy;
     /// 16 `i32`.
     type I: Copy;
-    /// Rows of activations that one pass over weights serves best: 4 or 8.
-    const TILE: usize;
+    /// Rows of activations that share one read of weights when these come from memory.
+    const FEW: usize;
+    /// Panels, and rows of activations, that share reads when both are cached: as many sums as
+    /// registers hold, so that each load serves several products.
+    const MANY: (usize, usize);
     /// Bytes of encoded activations that stay close while panels stream past.
     const CHUNK_BYTES: usize;
+
+    /// Runs a kernel as a function of its own, from inside of another.
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output;
 
     /// All lanes `x`.
     unsafe fn splat(x: f32) -> Self::F;
@@ -171,14 +177,14 @@ pub trait Simd: Copy + 'static {
     /// Nearest `f32`.
     unsafe fn to_f32(x: Self::I) -> Self::F;
 
-    /// Exact products of `T` rows of activations with one group of weights:
-    /// `out[t][r] = sum_c w[r][c] * a[t][c]`, over the columns of `COVER`.
+    /// Exact products of `T` rows of activations with one group of `P` panels of weights:
+    /// `out[p][t][r] = sum_c w[p][r][c] * a[t][c]`, over the columns of `COVER`.
     ///
-    /// `w` is laid out as `CODES` says; `a[t]` are 32 signed bytes, none of them -128.
-    unsafe fn dot<const T: usize, const CODES: u8, const COVER: u8>(
-        w: *const u8,
+    /// `w[p]` is laid out as `CODES` says; `a[t]` are 32 signed bytes, none of them -128.
+    unsafe fn dot<const P: usize, const T: usize, const CODES: u8, const COVER: u8>(
+        w: [*const u8; P],
         a: [*const u8; T],
-    ) -> [Self::I; T];
+    ) -> [[Self::I; T]; P];
     /// Turns 256 bytes of [`codes::NIBBLES`] into 512 of [`codes::SMALL`].
     unsafe fn widen(from: *const u8, to: *mut u8);
     /// Column `b` of four: byte `b` of each 4-byte lane of 64 bytes.

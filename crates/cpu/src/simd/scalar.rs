@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Simd, codes, cover};
+use super::{Kernel, Simd, codes, cover};
 
 /// Plain Rust, on every machine.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +21,16 @@ unsafe fn lanes<A: Copy, B: Copy + Default>(from: *const A, f: impl Fn(A) -> B) 
 impl Simd for Scalar {
     type F = [f32; 16];
     type I = [i32; 16];
-    const TILE: usize = 4;
+    // Nothing is held in registers; both only keep the compiled code small.
+    const FEW: usize = 2;
+    const MANY: (usize, usize) = (2, 2);
     const CHUNK_BYTES: usize = 256 << 10;
+
+    #[inline(always)]
+    unsafe fn call<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: the caller's promises.
+        unsafe { kernel.run::<Scalar>() }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [f32; 16] {
@@ -86,30 +94,32 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    unsafe fn dot<const T: usize, const CODES: u8, const COVER: u8>(
-        w: *const u8,
+    unsafe fn dot<const P: usize, const T: usize, const CODES: u8, const COVER: u8>(
+        w: [*const u8; P],
         a: [*const u8; T],
-    ) -> [[i32; 16]; T] {
+    ) -> [[[i32; 16]; T]; P] {
         let columns = match COVER {
             cover::ALL => 0..32,
             cover::LOW => 0..16,
             _ => 16..32,
         };
-        let mut out = [[0; 16]; T];
-        for column in columns {
-            for lane in 0..16 {
-                let code = if CODES == codes::NIBBLES {
-                    let at = 64 * (column % 16 / 4) + 4 * lane + column % 4;
-                    // SAFETY: `at < 256`, the bytes of a nibble group.
-                    unsafe { *w.add(at) >> (column / 16 * 4) & 15 }
-                } else {
-                    // SAFETY: the index is below 512, the bytes of a group.
-                    unsafe { *w.add(64 * (column / 4) + 4 * lane + column % 4) }
-                };
-                for t in 0..T {
-                    // SAFETY: each row of activations has 32 bytes.
-                    let x = unsafe { *a[t].add(column) } as i8;
-                    out[t][lane] += i32::from(code) * i32::from(x);
+        let mut out = [[[0; 16]; T]; P];
+        for (p, w) in w.into_iter().enumerate() {
+            for column in columns.clone() {
+                for lane in 0..16 {
+                    let code = if CODES == codes::NIBBLES {
+                        let at = 64 * (column % 16 / 4) + 4 * lane + column % 4;
+                        // SAFETY: `at < 256`, the bytes of a nibble group.
+                        unsafe { *w.add(at) >> (column / 16 * 4) & 15 }
+                    } else {
+                        // SAFETY: the index is below 512, the bytes of a group.
+                        unsafe { *w.add(64 * (column / 4) + 4 * lane + column % 4) }
+                    };
+                    for t in 0..T {
+                        // SAFETY: each row of activations has 32 bytes.
+                        let x = unsafe { *a[t].add(column) } as i8;
+                        out[p][t][lane] += i32::from(code) * i32::from(x);
+                    }
                 }
             }
         }

@@ -55,12 +55,10 @@ pub(super) fn product(
                     let w = &w[n * x.len()..][..x.len()];
                     w.iter().zip(x).fold(0.0, |acc, (&w, &x)| fma(w, x, acc))
                 }
-                (_, Some(w)) if encoding == Encoding::F32 => {
-                    (0..x.len()).fold(0.0, |acc, k| {
-                        let w = fma(w.d[k / 16], f32::from(w.u[k]), w.m[k / 16]);
-                        fma(w, x[k], acc)
-                    })
-                }
+                (_, Some(w)) if encoding == Encoding::F32 => (0..x.len()).fold(0.0, |acc, k| {
+                    let w = fma(w.d[k / 16], f32::from(w.u[k]), w.m[k / 16]);
+                    fma(w, x[k], acc)
+                }),
                 (_, Some(w)) => encoded(w, x, encoding),
                 _ => unreachable!(),
             };
@@ -89,9 +87,8 @@ fn encoded(w: &Codes, x: &[f32], encoding: Encoding) -> f32 {
             }
         }
         let u = &w.u[32 * g..][..32];
-        let dot = |from: usize, to: usize| {
-            (from..to).map(|k| i64::from(u[k]) * q[k]).sum::<i64>() as f32
-        };
+        let dot =
+            |from: usize, to: usize| (from..to).map(|k| i64::from(u[k]) * q[k]).sum::<i64>() as f32;
         let s = |from: usize, to: usize| d * q[from..to].iter().sum::<i64>() as f32;
         let (dw, mw) = (&w.d[2 * g..][..2], &w.m[2 * g..][..2]);
         if w.halves {

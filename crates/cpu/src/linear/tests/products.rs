@@ -48,15 +48,8 @@ fn every_isa_row_count_and_split_gives_the_bits_of_the_contract() {
                     for m in [1, 2, 3, 4, 5, 7, 8, 9, 12, 21] {
                         let what = format!("{dtype} {rows}x{cols} {encoding:?} {isa} m={m}");
                         let splits: &[u32] = if rows > 16 && m % 2 == 1 { &[1] } else { &[] };
-                        let y = product(
-                            isa,
-                            &case,
-                            &x[..m],
-                            encoding,
-                            Some(&bias),
-                            Some(0.25),
-                            splits,
-                        );
+                        let y =
+                            product(isa, &case, &x[..m], encoding, Some(&bias), Some(0.25), splits);
                         assert_bits(&y, &expected[..m * rows as usize], &what);
                     }
                 }

@@ -23,8 +23,7 @@ fn adjacent_pairs_become_halves() {
     let (rows, cols, head_dim) = (16, 32, 8);
     let values: Vec<f32> = (0..rows * cols).map(|at| (at / cols) as f32).collect();
     let stored: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let mut packed =
-        Aligned::zeroed(packed_bytes(DType::F32, rows, cols).unwrap().as_usize());
+    let mut packed = Aligned::zeroed(packed_bytes(DType::F32, rows, cols).unwrap().as_usize());
     let order = RowOrder::AdjacentPairs { head_dim };
     pack(DType::F32, rows, cols, order, &stored, packed.get_mut()).unwrap();
     // SAFETY: the bytes were packed for this shape.

@@ -25,6 +25,7 @@ STOP_IDS_MAX = 64
 LOGIT_BIAS_MAX = 1024
 TOP_LOGPROBS_MAX = 20
 COUNT_MAX = 2**31 - 1
+TOKENS_MAX = 2**20
 SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
 TOKEN_ID = Integer(0, 2**32 - 1)
 NO_TOOLS = "tool calls are not parsed yet"
@@ -253,6 +254,8 @@ TOKENIZE = FieldTable(
 
 DETOKENIZE = FieldTable(
     MODEL,
-    honoured("tokens", ListOf(TOKEN_ID), "token ids", required=True),
+    honoured(
+        "tokens", ListOf(TOKEN_ID, TOKENS_MAX), f"up to {TOKENS_MAX} token ids", required=True
+    ),
     honoured("skip_special_tokens", Flag(), "leave control tokens out of the text", default=False),
 )

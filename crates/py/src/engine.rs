@@ -1,8 +1,8 @@
 //! The engine: load, rounds, release.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use arrayvec::ArrayVec;
 use ignis_engine::RoundPlan;
@@ -10,11 +10,11 @@ use ignis_formats::Checkpoint;
 use ignis_sim::SimDevice;
 use ignis_types::{Bytes, LANES_MAX, PlanLine};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::devices::DeviceOptions;
-use crate::errors::{FileError, from_engine};
+use crate::errors::{DeviceFaultError, FileError, from_engine};
 use crate::model::Limits;
 use crate::round_out::RoundOut;
 use crate::sampling::Sampling;
@@ -46,10 +46,24 @@ pub(crate) fn witness_next(prefix: Vec<u32>, vocab: u32, seed: u64) -> u32 {
     ignis_sim::witness_next(prefix, vocab, seed)
 }
 
-/// One loaded model.
-#[pyclass(module = "ignis._native")]
+/// One loaded model. Used by one thread at a time: a call while another runs is refused, and never
+/// waits, because the running one needs the interpreter to end.
+#[pyclass(frozen, module = "ignis._native")]
 pub(crate) struct Engine {
-    inner: ignis_engine::Engine,
+    inner: Mutex<ignis_engine::Engine>,
+}
+
+impl Engine {
+    fn new(inner: ignis_engine::Engine) -> Self {
+        Engine { inner: Mutex::new(inner) }
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, ignis_engine::Engine>> {
+        self.inner.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => PyRuntimeError::new_err("the engine is busy in a round"),
+            TryLockError::Poisoned(_) => DeviceFaultError::new_err("a round ended in a panic"),
+        })
+    }
 }
 
 fn unsigned(py: Python<'_>, buffer: &PyBuffer<u32>, count: usize) -> PyResult<Vec<u32>> {
@@ -91,7 +105,7 @@ impl Engine {
                 Checkpoint::open(&path).map_err(|error| FileError::new_err(error.to_string()))?;
             let inner = ignis_engine::load(&checkpoint, &limits, device, &plan, &progress)
                 .map_err(from_engine)?;
-            Ok(Engine { inner })
+            Ok(Engine::new(inner))
         })
     }
 
@@ -105,7 +119,7 @@ impl Engine {
         let device = Box::new(SimDevice::new(seed, fault_ppm));
         let inner = ignis_engine::simulated(&program, &limits.native(), device, seed)
             .map_err(from_engine)?;
-        Ok(Engine { inner })
+        Ok(Engine::new(inner))
     }
 
     #[getter]
@@ -114,39 +128,39 @@ impl Engine {
     }
 
     #[getter]
-    fn lanes_max(&self) -> u32 {
-        self.inner.limits().lanes_max
+    fn lanes_max(&self) -> PyResult<u32> {
+        Ok(self.lock()?.limits().lanes_max)
     }
 
     #[getter]
-    fn pages_total(&self) -> u32 {
-        self.inner.limits().pages
+    fn pages_total(&self) -> PyResult<u32> {
+        Ok(self.lock()?.limits().pages)
     }
 
     #[getter]
-    fn vocab(&self) -> u32 {
-        self.inner.vocab()
+    fn vocab(&self) -> PyResult<u32> {
+        Ok(self.lock()?.vocab())
     }
 
     #[getter]
-    fn description(&self) -> String {
-        self.inner.describe()
+    fn description(&self) -> PyResult<String> {
+        Ok(self.lock()?.describe())
     }
 
-    fn pages_free(&self) -> u32 {
-        self.inner.pages_free()
+    fn pages_free(&self) -> PyResult<u32> {
+        Ok(self.lock()?.pages_free())
     }
 
-    fn reserved(&self) -> Vec<(&'static str, u64)> {
-        self.inner.reserved().map(|(line, bytes)| (line.name(), bytes.0)).collect()
+    fn reserved(&self) -> PyResult<Vec<(&'static str, u64)>> {
+        Ok(self.lock()?.reserved().map(|(line, bytes)| (line.name(), bytes.0)).collect())
     }
 
-    fn plan_allocations_after_seal(&mut self) -> u64 {
-        self.inner.allocations_after_seal()
+    fn plan_allocations_after_seal(&self) -> PyResult<u64> {
+        Ok(self.lock()?.allocations_after_seal())
     }
 
     fn admit(
-        &mut self,
+        &self,
         py: Python<'_>,
         lane: u32,
         prompt: PyBuffer<u32>,
@@ -154,13 +168,13 @@ impl Engine {
         sampling: &Sampling,
     ) -> PyResult<()> {
         let prompt = unsigned(py, &prompt, prompt.item_count())?;
-        self.inner
+        self.lock()?
             .admit(lane, &prompt, pages, &sampling.params, &sampling.logit_bias)
             .map_err(from_engine)
     }
 
     fn round(
-        &mut self,
+        &self,
         py: Python<'_>,
         prefill_lane: i64,
         prefill_tokens: u32,
@@ -176,7 +190,8 @@ impl Engine {
             .ok_or_else(|| PyValueError::new_err("decode_lanes is shorter than decode_count"))?;
         decode.extend(cells.iter().map(|cell| cell.get()));
         let prefill = u32::try_from(prefill_lane).ok().map(|lane| (lane, prefill_tokens));
-        let inner = &mut self.inner;
+        let mut guard = self.lock()?;
+        let inner = &mut *guard;
         let results = py
             .detach(|| inner.round(RoundPlan { prefill, decode: &decode }))
             .map_err(from_engine)?;
@@ -185,14 +200,15 @@ impl Engine {
     }
 
     fn score(
-        &mut self,
+        &self,
         py: Python<'_>,
         lane: u32,
         tokens: u32,
         logprobs: PyBuffer<f32>,
     ) -> PyResult<usize> {
         let mut values = vec![0.0; logprobs.item_count()];
-        let inner = &mut self.inner;
+        let mut guard = self.lock()?;
+        let inner = &mut *guard;
         let written =
             py.detach(|| inner.score(lane, tokens, &mut values)).map_err(from_engine)?;
         let cells = logprobs
@@ -202,11 +218,11 @@ impl Engine {
         Ok(written)
     }
 
-    fn release(&mut self, lane: u32) -> PyResult<()> {
-        self.inner.release(lane).map_err(from_engine)
+    fn release(&self, lane: u32) -> PyResult<()> {
+        self.lock()?.release(lane).map_err(from_engine)
     }
 
     fn position(&self, lane: u32) -> PyResult<u32> {
-        self.inner.position(lane).map_err(from_engine)
+        self.lock()?.position(lane).map_err(from_engine)
     }
 }

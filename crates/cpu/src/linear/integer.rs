@@ -11,14 +11,11 @@ use super::GROUP_COLS;
 use super::encode::{Encoding, record};
 use super::form::{Form, codes_bytes, scales, scales_bytes};
 use super::matrix::Job;
-use super::tile::{PANELS_MAX, ROWS_MAX, Sums, chunk_rows, finish, for_tiles};
+use super::tile::{
+    AHEAD_BYTES, AHEAD_FAR_BYTES, PANELS_MAX, Place, Sums, chunk_rows, finish, for_tiles,
+};
 use crate::simd::{Isa, Kernel, Simd, codes, cover};
 
-/// How far a read of packed weights runs ahead of their use: from memory to the second-level cache,
-/// and from there to the first. Beside each other they reach the bandwidth of a plain read; the
-/// hardware's own prefetch, which starts anew with every 4 KB, reaches two thirds of it.
-const AHEAD_FAR_BYTES: usize = 4096;
-const AHEAD_BYTES: usize = 512;
 /// Groups of a panel that are staged at a time: 15 KB.
 const STAGE_GROUPS: usize = 24;
 /// Bytes of a staged group: 512 codes, 16 scales and 16 minima in f32.
@@ -178,15 +175,17 @@ impl<const CODES: u8, const SCALES: u8, const INT16: bool> Product<CODES, SCALES
                     }
                     fetch = fetch.wrapping_add(fetch_bytes);
                     S::call(Tile::<C, D, INT16, P, T> {
-                        job,
-                        panel,
-                        row: rows_here.start + row,
+                        place: Place {
+                            job,
+                            panel,
+                            row: rows_here.start + row,
+                            sums: sums.add(16 * row),
+                            is_first: part == 0,
+                            is_last: part + 1 == parts,
+                        },
                         w,
                         a: rows::<T>(job, rows_here.start + row, from * record_bytes(INT16)),
                         groups: to - from,
-                        sums: sums.add(16 * row),
-                        is_first: part == 0,
-                        is_last: part + 1 == parts,
                     });
                 });
             }
@@ -215,17 +214,10 @@ impl<const CODES: u8, const SCALES: u8, const INT16: bool> Product<CODES, SCALES
 
 /// One tile of `many`: `T` rows over the same part of `P` panels.
 struct Tile<'a, const C: u8, const D: u8, const INT16: bool, const P: usize, const T: usize> {
-    job: &'a Job,
-    /// First panel and row.
-    panel: usize,
-    row: usize,
+    place: Place<'a>,
     w: [*const u8; P],
     a: [*const u8; T],
     groups: usize,
-    /// Unfinished sums of the first row; read unless `is_first`, written unless `is_last`.
-    sums: *mut f32,
-    is_first: bool,
-    is_last: bool,
 }
 
 impl<const C: u8, const D: u8, const INT16: bool, const P: usize, const T: usize> Kernel
@@ -237,24 +229,9 @@ impl<const C: u8, const D: u8, const INT16: bool, const P: usize, const T: usize
     unsafe fn run<S: Simd>(self) {
         // SAFETY: whoever made the tile answers for its pointers; `D` is never centred here.
         unsafe {
-            let mut acc = [[S::splat(0.0); T]; P];
-            if !self.is_first {
-                for p in 0..P {
-                    for t in 0..T {
-                        acc[p][t] = S::load(self.sums.add(16 * (p * ROWS_MAX + t)));
-                    }
-                }
-            }
+            let mut acc = self.place.begin::<S, P, T>();
             sweep::<S, C, D, P, T, INT16, false>(0.0, self.w, self.groups, self.a, &mut acc);
-            for p in 0..P {
-                if self.is_last {
-                    finish::<S, T>(self.job, self.panel + p, self.row, acc[p]);
-                } else {
-                    for t in 0..T {
-                        S::store(self.sums.add(16 * (p * ROWS_MAX + t)), acc[p][t]);
-                    }
-                }
-            }
+            self.place.end::<S, P, T>(acc);
         }
     }
 }

@@ -4,6 +4,11 @@ use super::PANEL_ROWS;
 use super::matrix::Job;
 use crate::simd::Simd;
 
+/// How far a read of packed weights runs ahead of their use: from memory to the second-level cache,
+/// and from there to the first. Beside each other they reach the bandwidth of a plain read; the
+/// hardware's own prefetch, which starts anew with every 4 KB, reaches two thirds of it.
+pub(super) const AHEAD_FAR_BYTES: usize = 4096;
+pub(super) const AHEAD_BYTES: usize = 512;
 /// Rows of activations whose unfinished sums are kept while a panel is staged in parts.
 pub(super) const ROWS_MAX: usize = 192;
 /// Panels that are walked together at most.
@@ -45,6 +50,63 @@ macro_rules! for_tiles {
     };
 }
 pub(super) use for_tiles;
+
+/// Where a tile of rows stands in a product: which results it makes, and which part of their sums.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) job: &'a Job,
+    /// First panel and row.
+    pub(super) panel: usize,
+    pub(super) row: usize,
+    /// Unfinished sums of the first row, in a [`Sums`].
+    pub(super) sums: *mut f32,
+    /// The part begins the sums: nothing is read.
+    pub(super) is_first: bool,
+    /// The part ends the sums: they become results.
+    pub(super) is_last: bool,
+}
+
+impl Place<'_> {
+    /// The sums of `T` rows and `P` panels before this part.
+    ///
+    /// # Safety
+    /// The instructions of `S`; unless `is_first`, an earlier part was ended here.
+    #[inline(always)]
+    pub(super) unsafe fn begin<S: Simd, const P: usize, const T: usize>(&self) -> [[S::F; T]; P] {
+        // SAFETY: rows and panels are at most those of `Sums`.
+        unsafe {
+            let mut acc = [[S::splat(0.0); T]; P];
+            if !self.is_first {
+                for p in 0..P {
+                    for t in 0..T {
+                        acc[p][t] = S::load(self.sums.add(PANEL_ROWS * (p * ROWS_MAX + t)));
+                    }
+                }
+            }
+            acc
+        }
+    }
+
+    /// Keeps the sums for the next part, or makes results of them.
+    ///
+    /// # Safety
+    /// The instructions of `S`; the rows and panels are the job's.
+    #[inline(always)]
+    pub(super) unsafe fn end<S: Simd, const P: usize, const T: usize>(&self, acc: [[S::F; T]; P]) {
+        // SAFETY: as in `begin`, and the caller's promises.
+        unsafe {
+            for p in 0..P {
+                if self.is_last {
+                    finish::<S, T>(self.job, self.panel + p, self.row, acc[p]);
+                } else {
+                    for t in 0..T {
+                        S::store(self.sums.add(PANEL_ROWS * (p * ROWS_MAX + t)), acc[p][t]);
+                    }
+                }
+            }
+        }
+    }
+}
 
 /// Writes the results of rows `row..row + T` for panel `panel` of the job.
 ///

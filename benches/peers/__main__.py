@@ -4,6 +4,10 @@ A shared machine drifts by more than the differences that matter, so absolute fi
 say little. Here both sides run in turn, one process at a time, again and again; what is reported is
 the ratio of medians. The peer's best of every format and of flash attention on and off counts: one
 pass over all of them chooses the best two for each row, which then take part in the repetitions.
+
+Taking turns does not help where other work shares the cores: threads that wait by spinning, as the
+peer's do, collapse there, and the ratio then measures the neighbours. So a busy machine is refused,
+the load is recorded with each row, and a row whose samples are far apart is called unsettled.
 """
 
 from __future__ import annotations
@@ -24,6 +28,13 @@ from ignis.config import load_config
 from ignis.plan.cores import physical_cores
 
 KEPT = 2
+LOAD_MAX = 0.5  # processes that may want the cores besides us when a run begins
+SPREAD_MAX = 0.25  # (most - least) / median, above which a row says nothing
+
+
+def spread(samples: list[float]) -> float:
+    """How far apart samples lie, as a share of their median."""
+    return (max(samples) - min(samples)) / statistics.median(samples)
 
 
 def ours(model: str, row: Row, threads: int, activations: str) -> float:
@@ -44,6 +55,7 @@ def ours(model: str, row: Row, threads: int, activations: str) -> float:
 def compare(peer: Peer, row: Row, arguments: argparse.Namespace) -> dict[str, Any]:
     """Survey, then repetitions in turn."""
     threads = arguments.threads
+    load = record.load_average()
     survey = {variant: peer.rate(row, variant, threads) for variant in VARIANTS}
     kept = sorted(survey, key=lambda variant: survey[variant], reverse=True)[:KEPT]
     our_samples: list[float] = []
@@ -59,6 +71,9 @@ def compare(peer: Peer, row: Row, arguments: argparse.Namespace) -> dict[str, An
     best = max(kept, key=lambda variant: statistics.median(peer_samples[variant]))
     ratio = statistics.median(our_samples) / statistics.median(peer_samples[best])
     return {
+        "load_before": round(load, 2),
+        "settled": len(our_samples) > 1
+        and max(spread(our_samples), spread(peer_samples[best])) <= SPREAD_MAX,
         "row": row.ours,
         "why": row.why,
         "goal": row.goal,
@@ -83,7 +98,8 @@ def markdown(found: dict[str, Any]) -> str:
         theirs = statistics.median(row["peer"][row["peer_best"]])
         goal = "" if row["goal"] is None else f"{row['goal']:.1f}"
         cells = f"{mine:.1f} | {theirs:.1f} | {row['peer_best']} | {row['ratio_of_medians']:.2f}"
-        text += f"| {row['row']} | {cells} | {goal} |\n"
+        unsettled = "" if row["settled"] else " (unsettled)"
+        text += f"| {row['row']}{unsettled} | {cells} | {goal} |\n"
     text += "\nThe survey, one run each, of every way to run the peer:\n\n"
     variants = list(found["rows"][0]["survey"])
     text += "| | " + " | ".join(variants) + " |\n|---|" + "---:|" * len(variants) + "\n"
@@ -112,6 +128,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--activations", choices=("int8", "f32"), default="int8")
     parser.add_argument("--row", action="append", help='only this row, such as "pp512"; repeatable')
+    parser.add_argument("--busy", action="store_true", help="run on a busy machine; not a result")
     parser.add_argument("--name", help="name of the result files")
     parser.add_argument("--work", type=Path, default=record.ROOT / "target/peers")
     arguments = parser.parse_args()
@@ -119,6 +136,9 @@ def main() -> int:
     rows = [row for row in ROWS if not arguments.row or row.ours in arguments.row]
     if not rows:
         parser.error(f"rows are {', '.join(row.ours for row in ROWS)}")
+    load = record.load_average()
+    if load > LOAD_MAX and not arguments.busy:
+        raise SystemExit(f"peers: the machine is busy (load {load:.1f}); ratios would mislead")
     peer = Peer(find_programs(arguments.peer_bin), arguments.work)
     model = model_path(arguments.model, load_config({}).cache_folder)
     peer.prepare(model, FORMATS, arguments.threads)
@@ -129,6 +149,7 @@ def main() -> int:
         "threads": arguments.threads,
         "repetitions": arguments.repetitions,
         "activations": arguments.activations,
+        "busy": load > LOAD_MAX,
         "rows": [],
     }
     for row in rows:
@@ -138,7 +159,10 @@ def main() -> int:
     cpu = record.slug(found["conditions"]["cpu"])
     name = arguments.name or f"peers-{cpu}-{arguments.threads}t"
     text = markdown(found)
-    record.write(name, found, text)
+    if found["busy"]:
+        print("peers: the machine was busy, so nothing was recorded")
+    else:
+        record.write(name, found, text)
     print(text)
     return 0
 

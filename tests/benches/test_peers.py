@@ -81,3 +81,19 @@ def test_a_row_is_compared_with_the_peers_best(
 def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="llama-batched-bench"):
         Peer(tmp_path, tmp_path / "work")
+
+
+def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers.record, "load_average", lambda: 8.0)
+    monkeypatch.setattr("sys.argv", ["peers"])
+    with pytest.raises(SystemExit, match=r"busy \(load 8.0\)"):
+        peers.main()
+
+
+def test_samples_far_apart_do_not_settle_a_row(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    drifting = iter([300.0, 100.0, 200.0])
+    monkeypatch.setattr(peers, "ours", lambda *_: next(drifting))
+    arguments = peers.argparse.Namespace(model="m", threads=2, repetitions=3, activations="int8")
+    assert not peers.compare(peer, ROWS[0], arguments)["settled"]
+    monkeypatch.setattr(peers, "ours", lambda *_: 300.0)
+    assert peers.compare(peer, ROWS[0], arguments)["settled"]

@@ -31,6 +31,7 @@ def test_the_newest_run_is_quoted_with_its_conditions(tmp_path: Path) -> None:
             "rows": [
                 {
                     "row": "pp512",
+                    "settled": True,
                     "why": "w",
                     "ours": [ours],
                     "peer": {"F16, flash attention on": [20.0]},

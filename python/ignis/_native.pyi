@@ -7,12 +7,32 @@ Buffers are flat arrays (`array.array`), preallocated by the caller and written 
 from array import array
 from typing import final
 
+__all__ = [
+    "__version__",
+    "DeviceFaultError",
+    "DeviceOptions",
+    "Engine",
+    "FileError",
+    "Limits",
+    "LoadProgress",
+    "MemoryRefusedError",
+    "ModelInfo",
+    "NativeError",
+    "Needs",
+    "RoundOut",
+    "Sampling",
+    "ShapeUnsupportedError",
+    "free_bytes",
+    "inspect",
+    "needs",
+    "read_metadata",
+    "witness_next",
+]
+
 __version__: str
 
 class NativeError(Exception):
-    """Base of what the core raises; `kind` names the Rust variant (`"gguf.truncated"` ...)."""
-
-    kind: str
+    """Base of what the core raises; its text names file, key or line, found and expected."""
 
 class FileError(NativeError):
     """A model file is missing, damaged, or not what this version reads. Names file and key."""
@@ -63,9 +83,9 @@ class Limits:
     chunk_tokens_max: int
     context_tokens_max: int
     pages: int
-    def __init__(
-        self, lanes_max: int, chunk_tokens_max: int, context_tokens_max: int, pages: int
-    ) -> None: ...
+    def __new__(
+        cls, lanes_max: int, chunk_tokens_max: int, context_tokens_max: int, pages: int
+    ) -> Limits: ...
 
 @final
 class DeviceOptions:
@@ -75,9 +95,9 @@ class DeviceOptions:
     threads: int  # cpu: worker threads, at least 1
     kv_format: str  # "bf16", "f32"
     activations: str  # "int8", "f32"
-    def __init__(
-        self, device: str, threads: int = 1, kv_format: str = "bf16", activations: str = "int8"
-    ) -> None: ...
+    def __new__(
+        cls, device: str, threads: int = 1, kv_format: str = "bf16", activations: str = "int8"
+    ) -> DeviceOptions: ...
 
 @final
 class Needs:
@@ -100,7 +120,7 @@ def witness_next(prefix: list[int], vocab: int, seed: int) -> int:
 class LoadProgress:
     """Read from another thread while `Engine.load` runs."""
 
-    def __init__(self) -> None: ...
+    def __new__(cls) -> LoadProgress: ...
     def bytes_done(self) -> int: ...
     def bytes_total(self) -> int: ...
 
@@ -108,8 +128,8 @@ class LoadProgress:
 class Sampling:
     """How one sequence samples; ranges are checked by the caller."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         temperature: float = 1.0,
         top_k: int = 0,
@@ -121,13 +141,13 @@ class Sampling:
         seed: int = 0,  # u64
         logprobs: int | None = None,  # 0..20 alternatives
         logit_bias: list[tuple[int, float]] = ...,  # at most 1,024
-    ) -> None: ...
+    ) -> Sampling: ...
 
 @final
 class RoundOut:
     """Preallocated results of a round: entry i belongs to `lanes[i]`."""
 
-    def __init__(self, lanes_max: int) -> None: ...
+    def __new__(cls, lanes_max: int) -> RoundOut: ...
     lanes: array[int]  # "I" [lanes_max + 1]
     tokens: array[int]  # "I" [lanes_max + 1]
     logprobs: array[float]  # "f" [lanes_max + 1]

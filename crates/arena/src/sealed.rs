@@ -69,11 +69,7 @@ impl Arena<Building> {
                 return Err(ArenaError::LineDiffers { line: line.name(), planned, reserved });
             }
         }
-        Ok(Arena {
-            layout: self.layout,
-            reservations: space.reservations(),
-            state: PhantomData,
-        })
+        Ok(Arena { layout: self.layout, reservations: space.reservations(), state: PhantomData })
     }
 }
 
@@ -114,10 +110,7 @@ mod tests {
         let mut heap = Heap(0);
         let arena = Arena::map(layout.clone(), &mut heap).unwrap();
         let refused = arena.seal(&[(PlanLine::Weights, Bytes(63))], &heap).unwrap_err();
-        assert_eq!(
-            refused,
-            ArenaError::LineDiffers { line: "weights", planned: 63, reserved: 64 }
-        );
+        assert_eq!(refused, ArenaError::LineDiffers { line: "weights", planned: 63, reserved: 64 });
 
         let arena = Arena::map(layout, &mut heap).unwrap();
         let sealed = arena.seal(&[(PlanLine::Weights, Bytes(64))], &heap).unwrap();

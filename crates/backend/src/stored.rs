@@ -18,8 +18,7 @@ impl DeviceLayout for StoredLayout {
     }
 
     fn weight_bytes(&self, weight: &WeightSpec) -> Result<Bytes, Overflow> {
-        let dtype =
-            if weight.kind == WeightKind::Vector { DType::F32 } else { weight.dtype };
+        let dtype = if weight.kind == WeightKind::Vector { DType::F32 } else { weight.dtype };
         let blocks = u64::from(weight.cols).div_ceil(dtype.block_elements());
         Bytes(dtype.block_bytes()).times(blocks)?.times(u64::from(weight.rows))
     }

@@ -108,9 +108,8 @@ impl Engine {
         pages: u32,
         logit_bias: &[(u32, f32)],
     ) -> Result<(), EngineError> {
-        let refuse = |what, found, expected: String| {
-            Err(EngineError::Prompt { what, found, expected })
-        };
+        let refuse =
+            |what, found, expected: String| Err(EngineError::Prompt { what, found, expected });
         let room = (u64::from(pages) * u64::from(PAGE_TOKENS))
             .min(u64::from(self.limits.context_tokens_max));
         let len = prompt.len() as u64;

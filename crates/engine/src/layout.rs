@@ -76,10 +76,8 @@ pub fn lay_out(
     let penalty_bytes = Bytes(4).times(u64::from(program.vocab))?.times(lanes)?;
     let penalties = layout.region(PlanLine::LaneState, "penalty counts", penalty_bytes)?;
 
-    let logits = (
-        program.logits,
-        layout.region(PlanLine::Sampling, "logits", bytes_of(program.logits)?)?,
-    );
+    let logits =
+        (program.logits, layout.region(PlanLine::Sampling, "logits", bytes_of(program.logits)?)?);
     let lane_bytes = device.sampling_lane_bytes(program.vocab)?.plus(Bytes(SAMPLE_ROW_BYTES))?;
     let sampling = layout.region(PlanLine::Sampling, "candidates", lane_bytes.times(lanes)?)?;
 

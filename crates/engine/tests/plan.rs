@@ -44,8 +44,7 @@ fn a_plan_one_byte_off_is_refused_by_line() {
             let bytes = mapped.layout.line_bytes(line).0;
             (line, Bytes(if line == wrong { bytes + 1 } else { bytes }))
         });
-        let refused =
-            ignis_engine::load(&checkpoint, &LIMITS, cpu(), &plan, &Progress::default());
+        let refused = ignis_engine::load(&checkpoint, &LIMITS, cpu(), &plan, &Progress::default());
         let text = refused.err().expect("the plan differs").to_string();
         assert!(text.contains(wrong.name()), "{text}");
     }

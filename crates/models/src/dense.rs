@@ -16,11 +16,7 @@ use crate::shape::{Family, ModelShape};
 
 /// Writes the program of `shape`, whose weights are named and shaped as in `checkpoint`.
 pub(crate) fn program(checkpoint: &Checkpoint, shape: &ModelShape) -> Result<Program, ModelError> {
-    let kv = KvShape {
-        layers: shape.layers,
-        kv_heads: shape.kv_heads,
-        head_dim: shape.head_dim,
-    };
+    let kv = KvShape { layers: shape.layers, kv_heads: shape.kv_heads, head_dim: shape.head_dim };
     let builder = ProgramBuilder::new(kv, shape.rope_table());
     let mut writer = Writer { checkpoint, shape, builder };
 
@@ -41,8 +37,7 @@ pub(crate) fn program(checkpoint: &Checkpoint, shape: &ModelShape) -> Result<Pro
     let last = buffer("last", Rows::Logits, hidden);
     let logits = buffer("logits", Rows::Logits, shape.vocab);
 
-    let table_kind =
-        if shape.tied { WeightKind::TableAndMatrix } else { WeightKind::Table };
+    let table_kind = if shape.tied { WeightKind::TableAndMatrix } else { WeightKind::Table };
     let table = writer.matrix(Part::Embedding, 0, shape.vocab, hidden, table_kind)?;
     writer.builder.push(Op::Embed(Embed { table, y: buffers.x }))?;
     for layer in 0..shape.layers {

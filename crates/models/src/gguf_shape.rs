@@ -14,9 +14,8 @@ pub(crate) fn read(checkpoint: &Checkpoint, gguf: &Gguf) -> Result<ModelShape, M
         supported: Family::SUPPORTED,
     })?;
     let key = |name: &str| format!("{arch}.{name}");
-    let size = |name: &'static str| -> Result<u32, ModelError> {
-        narrow(name, gguf.get_u64(&key(name))?)
-    };
+    let size =
+        |name: &'static str| -> Result<u32, ModelError> { narrow(name, gguf.get_u64(&key(name))?) };
     let size_or = |name: &'static str, default: u32| -> Result<u32, ModelError> {
         gguf.opt_u64(&key(name))?.map_or(Ok(default), |n| narrow(name, n))
     };
@@ -90,9 +89,10 @@ fn rope_factors(checkpoint: &Checkpoint) -> Result<Vec<f32>, ModelError> {
         return Ok(Vec::new());
     };
     match checkpoint.data(tensor) {
-        Ok(bytes) => {
-            Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
-        }
+        Ok(bytes) => Ok(bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()),
         Err(ignis_formats::FormatError::HeaderOnly { .. }) => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }

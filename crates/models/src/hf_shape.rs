@@ -79,9 +79,8 @@ fn refuse_window(config: &ConfigJson) -> Result<(), ModelError> {
 
 /// `rope_parameters` (transformers 5) or `rope_scaling` (before).
 fn rope_scaling(config: &ConfigJson, context: u32) -> Result<RopeScaling, ModelError> {
-    let at = |field: &str| {
-        ["rope_parameters", "rope_scaling"].map(|group| format!("{group}.{field}"))
-    };
+    let at =
+        |field: &str| ["rope_parameters", "rope_scaling"].map(|group| format!("{group}.{field}"));
     let number = |field: &str| -> Result<Option<f64>, ModelError> {
         let [new, old] = at(field);
         Ok(config.opt_f64(&new)?.or(config.opt_f64(&old)?))

@@ -36,11 +36,7 @@ pub(crate) fn equal(
     found: u64,
     expected: u64,
 ) -> Result<(), ShapeError> {
-    if found == expected {
-        Ok(())
-    } else {
-        Err(ShapeError::Mismatch { op, what, found, expected })
-    }
+    if found == expected { Ok(()) } else { Err(ShapeError::Mismatch { op, what, found, expected }) }
 }
 
 pub(crate) fn multiple(

@@ -78,21 +78,17 @@ impl RopeTable {
         let scaled: Vec<f64> = match *scaling {
             RopeScaling::None => base,
             RopeScaling::Linear { factor } => base.iter().map(|f| f / factor).collect(),
-            RopeScaling::Llama3 {
-                factor,
-                low_freq_factor,
-                high_freq_factor,
-                original_context,
-            } => base
-                .iter()
-                .map(|&f| {
-                    let turns = original_context * f / std::f64::consts::TAU;
-                    let smooth =
-                        (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                    let keep = smooth.clamp(0.0, 1.0);
-                    (1.0 - keep) * f / factor + keep * f
-                })
-                .collect(),
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                base.iter()
+                    .map(|&f| {
+                        let turns = original_context * f / std::f64::consts::TAU;
+                        let smooth =
+                            (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                        let keep = smooth.clamp(0.0, 1.0);
+                        (1.0 - keep) * f / factor + keep * f
+                    })
+                    .collect()
+            }
             RopeScaling::Yarn {
                 factor,
                 original_context,
@@ -101,8 +97,11 @@ impl RopeTable {
                 attention_factor,
                 truncate,
             } => {
-                magnitude = attention_factor
-                    .unwrap_or(if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 });
+                magnitude = attention_factor.unwrap_or(if factor > 1.0 {
+                    0.1 * factor.ln() + 1.0
+                } else {
+                    1.0
+                });
                 let dim_of = |rotations: f64| {
                     f64::from(rotary_dim)
                         * (original_context / (rotations * std::f64::consts::TAU)).ln()

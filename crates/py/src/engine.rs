@@ -67,9 +67,8 @@ impl Engine {
 }
 
 fn unsigned(py: Python<'_>, buffer: &PyBuffer<u32>, count: usize) -> PyResult<Vec<u32>> {
-    let cells = buffer
-        .as_slice(py)
-        .ok_or_else(|| PyValueError::new_err("the array is not contiguous"))?;
+    let cells =
+        buffer.as_slice(py).ok_or_else(|| PyValueError::new_err("the array is not contiguous"))?;
     let cells = cells
         .get(..count)
         .ok_or_else(|| PyValueError::new_err("the array is shorter than its count"))?;
@@ -209,8 +208,7 @@ impl Engine {
         let mut values = vec![0.0; logprobs.item_count()];
         let mut guard = self.lock()?;
         let inner = &mut *guard;
-        let written =
-            py.detach(|| inner.score(lane, tokens, &mut values)).map_err(from_engine)?;
+        let written = py.detach(|| inner.score(lane, tokens, &mut values)).map_err(from_engine)?;
         let cells = logprobs
             .as_mut_slice(py)
             .ok_or_else(|| PyValueError::new_err("logprobs is not writable"))?;

@@ -45,7 +45,8 @@ pub(crate) fn from_engine(error: EngineError) -> PyErr {
     use ignis_backend::DeviceError as D;
     let text = error.to_string();
     match error {
-        EngineError::Format(_) | EngineError::Device(D::NotFinite { .. } | D::WeightBytes { .. }) => {
+        EngineError::Format(_)
+        | EngineError::Device(D::NotFinite { .. } | D::WeightBytes { .. }) => {
             FileError::new_err(text)
         }
         EngineError::Model(error) => from_model(error),

@@ -67,7 +67,8 @@ impl SimDevice {
 
     fn faulty(&mut self) -> bool {
         self.draws += 1;
-        let draw = witness_next([self.draws as u32, (self.draws >> 32) as u32], 1_000_000, self.seed);
+        let draw =
+            witness_next([self.draws as u32, (self.draws >> 32) as u32], 1_000_000, self.seed);
         draw < self.fault_ppm
     }
 }

@@ -19,9 +19,8 @@ pub struct Golden {
 
 impl Golden {
     pub fn open(family: &str) -> Self {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-            .join("../../tests/golden")
-            .join(family);
+        let folder =
+            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(family);
         let file = std::fs::read(folder.join("expected.safetensors")).unwrap();
         let len = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
         let header = serde_json::from_slice(&file[8..8 + len]).unwrap();

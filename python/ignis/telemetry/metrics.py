@@ -77,6 +77,8 @@ class RoundFacts(Protocol):
     def waiting(self) -> int: ...
     @property
     def pages_free(self) -> int: ...
+    @property
+    def plan_allocations(self) -> int: ...
 
 
 class Histogram:
@@ -136,10 +138,6 @@ class Metrics(Collector):
         self._unload()
         self.running = self.waiting = self.used_pages = 0
 
-    def set_plan_allocations(self, count: int) -> None:
-        """Attempts to take memory from a plan space since the seal."""
-        self.plan_allocations = count
-
     # --- requests and rounds ------------------------------------------------------------------
 
     def request_submitted(self, request_class: str) -> None:
@@ -187,6 +185,7 @@ class Metrics(Collector):
         self.running = stats.running
         self.waiting = stats.waiting
         self.used_pages = self.pages - stats.pages_free
+        self.plan_allocations = stats.plan_allocations
 
     # --- reading ------------------------------------------------------------------------------
 

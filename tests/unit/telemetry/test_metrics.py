@@ -30,6 +30,7 @@ class Round:
     running: int = 0
     waiting: int = 0
     pages_free: int = 10
+    plan_allocations: int = 0
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -119,8 +120,7 @@ def test_requests_and_rounds_add_up() -> None:
     metrics.request_refused("queue_full")
     metrics.request_refused("unknown_model")
     metrics.round_done(Round(prefill_tokens=64, tokens=3, decode_lanes=2))
-    metrics.round_done(Round(tokens=2, decode_lanes=2))
-    metrics.set_plan_allocations(1)
+    metrics.round_done(Round(tokens=2, decode_lanes=2, plan_allocations=1))
     assert value(metrics, "ignis_requests_accepted_total") == 4
     assert value(metrics, "ignis_requests_completed_total") == 2
     assert value(metrics, "ignis_requests_cancelled_total") == 1

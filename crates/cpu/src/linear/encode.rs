@@ -117,7 +117,7 @@ impl<const INT16: bool> Kernel for Rounded<'_, INT16> {
                 let params = out.add(encoding.codes_bytes()).cast::<f32>();
                 let a = f32::from_bits(S::abs_max_bits(x.as_ptr()));
                 // False for NaN too.
-                let is_plain = a >= A_MIN && a < f32::INFINITY;
+                let is_plain = (A_MIN..f32::INFINITY).contains(&a);
                 if !is_plain {
                     let bad = if a < A_MIN { 0.0 } else { f32::NAN };
                     std::ptr::write_bytes(out, 0, encoding.codes_bytes());

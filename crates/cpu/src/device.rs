@@ -1,23 +1,23 @@
 //! The running half of the CPU device.
 
 use std::slice;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use ignis_backend::{Addresses, Device, DeviceError, DeviceLayout, LaneSampling};
-use ignis_formats::quant;
-use ignis_ops::{Program, RopeTable, Round, RowOrder, SampleOut, WeightId, WeightKind, WeightSpec};
+use ignis_ops::{Program, RopeTable, Round, SampleOut, WeightId, WeightKind, WeightSpec};
 use ignis_types::{Bytes, Limits, Overflow, PAGE_TOKENS};
 
 use crate::attention::AttentionPlan;
 use crate::kv::KvPool;
-use crate::layout::{CpuLayout, CpuOptions, ScratchMap};
-use crate::linear::{self, PackError};
+use crate::layout::{CpuLayout, CpuOptions, ScratchMap, check_addresses};
+use crate::linear;
 use crate::memory::Mapping;
 use crate::pool::{Poisoned, Pool, Worker};
-use crate::program::{Compiled, check_addresses, compile};
-use crate::sample::{self, ID_BYTES, IN_PROMPT};
+use crate::program::{Compiled, compile};
+use crate::sample::{IN_PROMPT, SampleJob, sample_lanes};
 use crate::simd::Isa;
 use crate::walk::{RoundJob, Token, walk};
+use crate::weights;
 
 /// A processor and its memory as a device.
 pub struct CpuDevice {
@@ -230,7 +230,7 @@ impl Device for CpuDevice {
         assert!(start + bytes <= self.reserved.as_usize(), "a weight ends outside the reservation");
         // SAFETY: the weight's region lies in the reservation, and `&mut self` keeps rounds away.
         let out = unsafe { slice::from_raw_parts_mut(base.add(start), bytes) };
-        put(weight, stored, out)
+        weights::put(weight, stored, out)
     }
 
     fn run(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
@@ -266,7 +266,7 @@ impl Device for CpuDevice {
             lane_bytes: lane_bytes.as_usize(),
             lanes,
             out: out.as_mut_ptr(),
-            next: AtomicU32::new(0),
+            next: 0.into(),
         };
         if lanes.len() == 1 {
             // SAFETY: `out` has one entry; nobody else samples.
@@ -297,108 +297,6 @@ impl Device for CpuDevice {
             counts[id as usize] |= IN_PROMPT;
         }
         Ok(())
-    }
-}
-
-/// Expands or packs one weight into its region.
-fn put(weight: &WeightSpec, stored: &[u8], out: &mut [u8]) -> Result<(), DeviceError> {
-    let &WeightSpec { dtype, rows, cols, order, .. } = weight;
-    let name = || weight.name.clone();
-    if weight.kind != WeightKind::Vector {
-        return linear::pack(dtype, rows, cols, order, stored, out).map_err(|error| match error {
-            PackError::NotFinite { block } => DeviceError::NotFinite { name: name(), block },
-            PackError::StoredBytes { expected, found } => {
-                DeviceError::WeightBytes { name: name(), found, expected }
-            }
-            _ => DeviceError::DTypeUnsupported { name: name(), dtype },
-        });
-    }
-    let elements = u64::from(rows) * u64::from(cols);
-    let expected = dtype.bytes_of(elements).ok().flatten();
-    let expected = expected.ok_or_else(|| DeviceError::DTypeUnsupported { name: name(), dtype })?.0;
-    let found = stored.len() as u64;
-    if found != expected || rows != 1 {
-        return Err(DeviceError::WeightBytes { name: name(), found, expected });
-    }
-    if let Err(block) = quant::check_finite(dtype, stored) {
-        return Err(DeviceError::NotFinite { name: name(), block: block as u64 });
-    }
-    // SAFETY: the region of a vector holds `cols` aligned floats, and any bits are a float.
-    let values =
-        unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast::<f32>(), cols as usize) };
-    quant::dequantize(dtype, stored, values)
-        .map_err(|_| DeviceError::DTypeUnsupported { name: name(), dtype })?;
-    if let RowOrder::AdjacentPairs { head_dim } = order {
-        pairs_to_halves(values, head_dim as usize);
-    }
-    Ok(())
-}
-
-/// Reorders each head of a bias from `[half, 2]` to `[2, half]`. At load, so it may use the heap.
-fn pairs_to_halves(values: &mut [f32], head_dim: usize) {
-    for head in values.chunks_exact_mut(head_dim.max(2)) {
-        let stored = head.to_vec();
-        let half = head.len() / 2;
-        for i in 0..half {
-            (head[i], head[half + i]) = (stored[2 * i], stored[2 * i + 1]);
-        }
-    }
-}
-
-/// What the workers read while they sample.
-struct SampleJob<'a> {
-    isa: Isa,
-    vocab: usize,
-    logits: *const f32,
-    counts: *mut u32,
-    scratch: *mut u8,
-    lane_bytes: usize,
-    lanes: &'a [LaneSampling<'a>],
-    out: *mut SampleOut,
-    next: AtomicU32,
-}
-
-impl SampleJob<'_> {
-    /// Samples entry `i`.
-    ///
-    /// # Safety
-    /// `i` is in range, and no other thread samples the same lane.
-    unsafe fn one(&self, i: usize) {
-        let lane = &self.lanes[i];
-        let (at, row) = (lane.lane as usize, lane.logit_row as usize);
-        // SAFETY: the regions hold `lanes_max` rows each, lanes and rows were checked against it,
-        // and this lane is this thread's; keys come first and keep their alignment.
-        unsafe {
-            let logits = slice::from_raw_parts(self.logits.add(row * self.vocab), self.vocab);
-            let keys = self.scratch.add(at * self.lane_bytes).cast::<u64>();
-            let adjusted = keys.add(self.vocab).cast::<f32>();
-            const { assert!(ID_BYTES == 8 + 4) };
-            *self.out.add(i) = sample::sample(
-                self.isa,
-                logits,
-                lane.params,
-                lane.logit_bias,
-                lane.position,
-                sample::Scratch {
-                    keys: slice::from_raw_parts_mut(keys, self.vocab),
-                    adjusted: slice::from_raw_parts_mut(adjusted, self.vocab),
-                    counts: slice::from_raw_parts_mut(self.counts.add(at * self.vocab), self.vocab),
-                },
-            );
-        }
-    }
-}
-
-unsafe fn sample_lanes(context: *const (), _: Worker<'_>) -> Result<(), Poisoned> {
-    // SAFETY: `sample` passes its job, which outlives the call.
-    let job = unsafe { &*context.cast::<SampleJob<'_>>() };
-    loop {
-        let i = job.next.fetch_add(1, Relaxed) as usize;
-        if i >= job.lanes.len() {
-            return Ok(());
-        }
-        // SAFETY: the claim is this worker's; lanes are distinct.
-        unsafe { job.one(i) };
     }
 }
 

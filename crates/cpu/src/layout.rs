@@ -1,6 +1,6 @@
 //! Sizes on this device, as pure functions of the program and the limits.
 
-use ignis_backend::{Activations, DeviceLayout, KvFormat};
+use ignis_backend::{Activations, Addresses, DeviceError, DeviceLayout, KvFormat};
 use ignis_ops::{KvShape, Linear, Op, Program, Rows, WeightKind, WeightSpec};
 use ignis_types::{Bytes, Limits, Overflow};
 
@@ -168,4 +168,33 @@ pub(crate) fn rows_max(rows: Rows, limits: &Limits) -> u64 {
         Rows::Round => limits.round_rows_max(),
         Rows::Logits => limits.lanes_max,
     })
+}
+
+/// Checks that every region lies inside the reservation and that the scratch is large enough.
+pub(crate) fn check_addresses(
+    program: &Program,
+    addresses: &Addresses,
+    map: &ScratchMap,
+    reserved: Bytes,
+) -> Result<(), DeviceError> {
+    let wrong = |what, found, expected| DeviceError::ShapeUnsupported { what, found, expected };
+    let (weights, buffers) = (addresses.weights.len(), addresses.buffers.len());
+    if weights != program.weights.len() || buffers != program.buffers.len() {
+        return Err(wrong("addresses", (weights + buffers) as u64, "one a weight and buffer"));
+    }
+    if addresses.scratch.1.0 < map.end {
+        return Err(wrong("bytes of scratch", addresses.scratch.1.0, "what the layout asks for"));
+    }
+    let starts = addresses.weights.iter().chain(&addresses.buffers).copied().chain([
+        addresses.scratch.0,
+        addresses.kv_pool,
+        addresses.penalty_counts,
+        addresses.sampling,
+    ]);
+    for start in starts {
+        if start > reserved.0 || !start.is_multiple_of(ALIGN) {
+            return Err(wrong("start of a region", start, "aligned, inside the reservation"));
+        }
+    }
+    Ok(())
 }

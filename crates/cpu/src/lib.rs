@@ -25,6 +25,7 @@ pub mod simd;
 mod testing;
 mod vector;
 mod walk;
+mod weights;
 
 pub use device::CpuDevice;
 pub use layout::{CpuLayout, CpuOptions};

@@ -12,7 +12,7 @@ use ignis_backend::{Addresses, DeviceError};
 use ignis_ops::{BufferId, Linear, Op, Program, Rows, WeightId};
 use ignis_types::{Bytes, Limits};
 
-use crate::layout::{CpuLayout, ScratchMap, linear_encoding, rows_max};
+use crate::layout::{CpuLayout, linear_encoding, rows_max};
 use crate::linear::{Encoding, Matrix, encoded_row_bytes, encoding_for, panels};
 
 /// An activation buffer or a part of the scratch: `[rows, width]` f32 from an address.
@@ -339,33 +339,4 @@ impl Compiler<'_> {
         // before the first round and nobody writes after it.
         unsafe { Matrix::new(weight.dtype, weight.rows, weight.cols, at) }
     }
-}
-
-/// Checks that every region lies inside the reservation and that the scratch is large enough.
-pub(crate) fn check_addresses(
-    program: &Program,
-    addresses: &Addresses,
-    map: &ScratchMap,
-    reserved: Bytes,
-) -> Result<(), DeviceError> {
-    let wrong = |what, found, expected| DeviceError::ShapeUnsupported { what, found, expected };
-    let (weights, buffers) = (addresses.weights.len(), addresses.buffers.len());
-    if weights != program.weights.len() || buffers != program.buffers.len() {
-        return Err(wrong("addresses", (weights + buffers) as u64, "one a weight and buffer"));
-    }
-    if addresses.scratch.1.0 < map.end {
-        return Err(wrong("bytes of scratch", addresses.scratch.1.0, "what the layout asks for"));
-    }
-    let starts = addresses.weights.iter().chain(&addresses.buffers).copied().chain([
-        addresses.scratch.0,
-        addresses.kv_pool,
-        addresses.penalty_counts,
-        addresses.sampling,
-    ]);
-    for start in starts {
-        if start > reserved.0 || !start.is_multiple_of(crate::layout::ALIGN) {
-            return Err(wrong("start of a region", start, "aligned, inside the reservation"));
-        }
-    }
-    Ok(())
 }

@@ -56,10 +56,14 @@ fn bits_do_not_depend_on_chunks_threads_or_instruction_set() {
             let expected = bits(&chunked(&mut whole, 0, &tokens, len));
             assert!(expected.iter().all(|&b| f32::from_bits(b).is_finite()));
             for isa in Isa::available() {
+                // Plain Rust is slow where it calls a function for each fused multiply-add.
+                if isa == Isa::Scalar && len != 70 {
+                    continue;
+                }
                 for threads in 1..=3 {
                     let mut rig = Rig::new(&shape, LIMITS, options(threads), isa);
-                    let chunks: &[usize] =
-                        if isa == Isa::Scalar { &[50] } else { &[1, 7, 64, 999] };
+                    let chunks: &[usize] = if len > 100 { &[37, 64, 999] } else { &[1, 7, 64] };
+                    let chunks = if isa == Isa::Scalar { &[50] } else { chunks };
                     for (lane, &chunk) in chunks.iter().enumerate() {
                         let found = chunked(&mut rig, lane as u32, &tokens, chunk);
                         assert_eq!(expected, bits(&found), "{len} {isa} {threads} {chunk}");

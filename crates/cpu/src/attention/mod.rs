@@ -9,12 +9,14 @@
 //! Cost: decode reads each page once from memory and once more from the first-level cache; prefill
 //! converts a page once for a tile of [`TILE_QUERIES`] queries.
 
+mod join;
 mod plan;
 mod product;
 mod reduce;
 
+pub(crate) use join::join_row;
 pub(crate) use plan::{AttentionPlan, Item, NO_SPLIT, Sizes};
-pub(crate) use reduce::{Call, join_row, run_item};
+pub(crate) use reduce::{Call, run_item};
 
 /// Pages reduced together: 256 keys.
 pub(crate) const RUN_PAGES: usize = 4;

@@ -69,7 +69,7 @@ pub(crate) fn llama(shape: &Shape) -> Program {
     let logits = b.buffer("logits", Rows::Logits, s.vocab);
 
     let table = weight(&mut b, s.table, s.vocab, s.hidden, WeightKind::TableAndMatrix);
-    let mut push = |b: &mut ProgramBuilder, op| b.push(op).unwrap();
+    let push = |b: &mut ProgramBuilder, op| b.push(op).unwrap();
     push(&mut b, Op::Embed(Embed { table, y: h }));
     for layer in 0..s.layers {
         let vector = WeightKind::Vector;

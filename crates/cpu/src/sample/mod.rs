@@ -6,10 +6,14 @@
 //!
 //! Scratch of a lane: the adjusted logits, and a sortable key for each id. No heap.
 
+mod lanes;
+
 use ignis_ops::{SampleOut, Sampling, TOP_LOGPROBS_MAX, uniform};
 
 use crate::simd::Isa;
 use crate::vector::{LANES, Vector, by_isa, exp};
+
+pub(crate) use lanes::{SampleJob, sample_lanes};
 
 /// Bytes of scratch for each id: a key, and an adjusted logit.
 pub(crate) const ID_BYTES: u64 = 8 + 4;
@@ -24,15 +28,15 @@ const ONE: f64 = (1u64 << 40) as f64;
 const FIRST_CUT: f32 = 4.0;
 
 /// The memory that sampling one lane works on; all three `[vocab]`.
-pub(crate) struct Scratch<'a> {
-    pub(crate) keys: &'a mut [u64],
-    pub(crate) adjusted: &'a mut [f32],
+struct Scratch<'a> {
+    keys: &'a mut [u64],
+    adjusted: &'a mut [f32],
     /// Penalty counts of the lane.
-    pub(crate) counts: &'a mut [u32],
+    counts: &'a mut [u32],
 }
 
 /// Samples one row and counts the token as output.
-pub(crate) fn sample(
+fn sample(
     isa: Isa,
     logits: &[f32],
     params: &Sampling,

@@ -5,18 +5,24 @@
 
 use crate::vector::{LANES, Vector, by_isa, exp};
 
-/// Calls `f(at, n)` for each run of up to sixteen lanes of `len`.
-#[inline(always)]
-fn runs(len: usize, mut f: impl FnMut(usize, usize)) {
-    let whole = len - len % LANES;
-    let mut at = 0;
-    while at < whole {
-        f(at, LANES);
-        at += LANES;
-    }
-    if at < len {
-        f(at, len - at);
-    }
+/// Runs the body for each `n = 16` lanes from `at` on, then for the tail.
+///
+/// A macro, because a closure is compiled without the caller's instruction set when it is not
+/// inlined, and then every intrinsic in it becomes a call.
+macro_rules! runs {
+    ($len:expr, |$at:ident, $n:ident| $body:block) => {{
+        let len: usize = $len;
+        let mut $at = 0;
+        while $at + LANES <= len {
+            let $n = LANES;
+            $body
+            $at += LANES;
+        }
+        if $at < len {
+            let $n = len - $at;
+            $body
+        }
+    }};
 }
 
 #[inline(always)]
@@ -45,12 +51,12 @@ unsafe fn rms_norm_row<V: Vector>(
         unsafe {
             let (x, y) = (x.add(group * width), y.add(group * width));
             let mut squares = V::splat(0.0);
-            runs(width, |at, n| {
+            runs!(width, |at, n| {
                 let v = load::<V>(x.add(at), n);
                 squares = v.mul_add(v, squares);
             });
             let scale = V::splat(1.0 / (squares.sum() / width as f32 + eps).sqrt());
-            runs(width, |at, n| {
+            runs!(width, |at, n| {
                 let normed = load::<V>(x.add(at), n).mul(scale);
                 store(normed.mul(load::<V>(w.add(at), n)), y.add(at), n);
             });
@@ -80,7 +86,7 @@ unsafe fn rope_row<V: Vector>(
         // SAFETY: x holds heads * head_dim floats, head_dim >= 2 * half; cos and sin hold half.
         unsafe {
             let (low, high) = (x.add(head * head_dim), x.add(head * head_dim + half));
-            runs(half, |at, n| {
+            runs!(half, |at, n| {
                 let (c, s) = (load::<V>(cos.add(at), n), load::<V>(sin.add(at), n));
                 let (a, b) = (load::<V>(low.add(at), n), load::<V>(high.add(at), n));
                 let rotated = a.mul(c).sub(b.mul(s));
@@ -104,7 +110,7 @@ by_isa! {
 unsafe fn swiglu_row<V: Vector>(gate: *const f32, up: *const f32, y: *mut f32, width: usize) {
     // SAFETY: all three hold width floats; a run is read before it is written.
     unsafe {
-        runs(width, |at, n| {
+        runs!(width, |at, n| {
             let a = load::<V>(gate.add(at), n);
             let e = exp(V::splat(0.0).sub(a));
             let silu = a.div(e.add(V::splat(1.0)));
@@ -125,7 +131,7 @@ by_isa! {
 unsafe fn add_row<V: Vector>(x: *const f32, y: *mut f32, width: usize) {
     // SAFETY: both hold width floats.
     unsafe {
-        runs(width, |at, n| {
+        runs!(width, |at, n| {
             store(load::<V>(y.add(at), n).add(load::<V>(x.add(at), n)), y.add(at), n);
         });
     }

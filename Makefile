@@ -52,10 +52,14 @@ simulate: $(VENV)/.dev $(VENV)/.native ## 100,000 requests on the simulated devi
 	IGNIS_SIM_REQUESTS=$(or $(REQUESTS),100000) IGNIS_SIM_SEED=$(or $(SEED),$$(date +%s)) \
 	$(BIN)/python -m pytest tests/simulation --override-ini addopts= -m "slow or not slow" $(ARGS)
 
-fuzz: | check-tools ## every fuzz target for FUZZ_SECONDS (default 60); needs cargo-fuzz and nightly
+fuzz: | check-tools ## every parser under libFuzzer for FUZZ_SECONDS (default 60); needs cargo-fuzz
 	@command -v cargo-fuzz >/dev/null || { echo "make: run 'cargo install cargo-fuzz' first"; exit 1; }
-	@cd crates/formats && for target in $$(cargo +nightly fuzz list); do \
-		cargo +nightly fuzz run $$target -- -max_total_time=$${FUZZ_SECONDS:-60} || exit 1; done
+	cargo run --quiet -p ignis-formats --features test-writer --example fuzz_seeds -- \
+		crates/formats/fuzz/corpus
+	cd crates/formats && for target in gguf safetensors config_json; do \
+		RUSTC_BOOTSTRAP=1 cargo fuzz run --target-dir ../../target/fuzz $$target -- \
+		-max_total_time=$${FUZZ_SECONDS:-60} -timeout=5 -rss_limit_mb=1024 -max_len=65536 || exit 1; \
+	done
 
 bench: setup ## prefill and decode rates of the default model (ARGS="--threads 2")
 	@$(BIN)/ignis models fetch $(MODEL)

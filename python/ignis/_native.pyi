@@ -166,10 +166,12 @@ class Engine:
         options: DeviceOptions,
         plan: list[tuple[str, int]],
         progress: LoadProgress | None = None,
+        ids: int | None = None,
     ) -> Engine:
         """Reserve, load weights, warm up, verify every region against `plan`, seal.
 
-        `plan` lists every line, `kv_pool` included. Raises MemoryRefusedError naming the line that
+        `plan` lists every line, `kv_pool` included. Only ids below `ids` are drawn; None: every row
+        of the vocabulary, padding too. Raises MemoryRefusedError naming the line that
         differs; nothing stays reserved after an error.
         """
     @staticmethod

@@ -33,6 +33,8 @@ pub struct LaneSampling<'a> {
     pub logit_row: u32,
     /// Position of the token to draw.
     pub position: u32,
+    /// Ids that may be drawn are `0..ids`; rows beyond them pad the table.
+    pub ids: u32,
     /// What the request asked for.
     pub params: &'a Sampling,
     /// `(id, bias)`, at most `LOGIT_BIAS_MAX`.

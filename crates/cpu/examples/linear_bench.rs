@@ -206,7 +206,8 @@ fn main() {
                         }
                         let (gops, gbs) = bench.product(shape, m, encoding);
                         println!(
-                            "  {:<6} {:>5} x {:<5} {:>8} {m:>5} {gops:>9.1} {:>5.0}% {gbs:>8.1} {:>5.0}%",
+                            "  {:<6} {:>5} x {:<5} {:>8} {m:>5} {gops:>9.1} {:>5.0}% {gbs:>8.1} \
+                             {:>5.0}%",
                             shape.2.name(),
                             shape.0,
                             shape.1,

@@ -55,6 +55,7 @@ fn rounds_allocate_nothing() {
     let bias = [(3, 0.5)];
     let lanes: Vec<LaneSampling<'_>> = (0..2)
         .map(|i| LaneSampling {
+            ids: u32::MAX,
             lane: i,
             logit_row: i,
             position: 9,

@@ -35,6 +35,8 @@ pub struct Engine {
     pub(crate) arena: Arena<Sealed>,
     pub(crate) limits: Limits,
     pub(crate) vocab: u32,
+    /// Ids below this may be drawn.
+    ids: u32,
     pub(crate) pages: PageTable,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) tokens: FixedVec<u32>,
@@ -60,6 +62,7 @@ impl Engine {
             arena,
             limits,
             vocab,
+            ids: vocab,
             pages,
             lanes: (0..lanes_max).map(|_| Lane::new(limits.context_tokens_max)).collect(),
             tokens: FixedVec::new(limits.round_rows_max() as usize),
@@ -69,6 +72,18 @@ impl Engine {
             samples: vec![SampleOut::default(); lanes_max],
             results: FixedVec::new(lanes_max),
         }
+    }
+
+    /// From now on only ids below `ids` are drawn: a tokenizer may know fewer than the table has
+    /// rows.
+    ///
+    /// Errors: `ids` is 0 or more than the vocabulary.
+    pub fn draw_below(&mut self, ids: u32) -> Result<(), EngineError> {
+        if (1..=self.vocab).contains(&ids) {
+            self.ids = ids;
+            return Ok(());
+        }
+        Err(EngineError::Vocabulary { found: ids, rows: self.vocab })
     }
 
     /// Seats a sequence: `pages` pages are reserved for it, whole or not at all.
@@ -86,11 +101,11 @@ impl Engine {
         self.expect_state(lane, LaneState::Empty)?;
         self.check_prompt(prompt, pages, logit_bias)?;
         self.pages.reserve(LaneId(lane), pages)?;
-        if sampling.has_penalties() {
-            if let Err(error) = self.device.reset_penalties(lane, prompt) {
-                self.pages.release(LaneId(lane));
-                return Err(error.into());
-            }
+        if sampling.has_penalties()
+            && let Err(error) = self.device.reset_penalties(lane, prompt)
+        {
+            self.pages.release(LaneId(lane));
+            return Err(error.into());
         }
         let seat = &mut self.lanes[lane as usize];
         seat.clear();
@@ -234,6 +249,7 @@ impl Engine {
                 lane,
                 logit_row: logit_row as u32,
                 position: segment.position + segment.rows,
+                ids: self.ids,
                 params: &seat.sampling,
                 logit_bias: &seat.logit_bias,
             });

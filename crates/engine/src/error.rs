@@ -60,6 +60,14 @@ pub enum EngineError {
         /// What is possible.
         expected: String,
     },
+    /// A tokenizer does not match the model.
+    #[error("the tokenizer has {found} tokens, the model's vocabulary has {rows} rows")]
+    Vocabulary {
+        /// Ids that the tokenizer knows.
+        found: u32,
+        /// Rows of the embedding table.
+        rows: u32,
+    },
     /// A round asks for more than it may.
     #[error("round: {what} is {found}, at most {limit}")]
     RoundTooLarge {

@@ -112,3 +112,19 @@ fn a_fault_breaks_the_lanes_of_its_round_until_they_are_released() {
     engine.release(0).unwrap();
     assert_eq!(engine.pages_free(), LIMITS.pages);
 }
+
+#[test]
+fn rows_that_pad_the_vocabulary_are_never_drawn() {
+    let golden = Golden::open("llama");
+    let mut engine = load(&golden, 64, 1, Activations::Int8, KvFormat::Bf16);
+    assert!(engine.draw_below(513).unwrap_err().to_string().contains("513"));
+    engine.draw_below(10).unwrap();
+    let wild = Sampling { temperature: 5.0, logprobs: Some(20), ..Sampling::default() };
+    engine.admit(0, &golden.ids(5), 4, &wild, &[]).unwrap();
+    let mut drawn = engine.round(RoundPlan { prefill: Some((0, 5)), decode: &[] }).unwrap()[0];
+    for _ in 0..100 {
+        assert!(drawn.sample.token < 10);
+        assert!(drawn.sample.top_ids[..drawn.sample.top_len as usize].iter().all(|&id| id < 10));
+        drawn = engine.round(RoundPlan { prefill: None, decode: &[0] }).unwrap()[0];
+    }
+}

@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     write("safetensors", "index", index)?;
 
     let config = br#"{"model_type": "llama", "hidden_size": 64, "rms_norm_eps": 1e-05,
-        "rope_scaling": {"factor": 8.0, "type": null}, "layer_types": ["full_attention"], "t": true}"#;
+        "rope_scaling": {"factor": 8.0, "type": null},
+        "layer_types": ["full_attention"], "t": true}"#;
     write("config_json", "llama", config)?;
     Ok(())
 }

@@ -20,8 +20,8 @@ pub enum Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file, a folder with `config.json` and safetensors, or a folder with one GGUF file.
-    /// A folder with both is taken for its safetensors.
+    /// Opens a GGUF file, a folder with `config.json` and safetensors, or a folder with one GGUF
+    /// file. A folder with both is taken for its safetensors.
     ///
     /// Errors: `NoCheckpoint`, `ManyGguf`; else those of [`Gguf::open`], [`ConfigJson::open`] and
     /// [`Safetensors::open`].

@@ -60,8 +60,8 @@ impl ConfigJson {
 }
 
 /// Typed values at a dotted path. `get_*` needs the key: `KeyMissing` without it. `opt_*` does not:
-/// `None`. Both take `null` for absent, as the files' writers mean it, and answer a value of another
-/// type with `KeyType`.
+/// `None`. Both take `null` for absent, as the files' writers mean it, and answer a value of
+/// another type with `KeyType`.
 impl ConfigJson {
     json::typed_getters! {
         key: &Value;

@@ -18,7 +18,10 @@ pub enum FormatError {
     NotAFile { file: PathBuf },
 
     /// The folder holds neither safetensors nor a GGUF file.
-    #[error("{}: holds no model.safetensors, model.safetensors.index.json or .gguf file", file.display())]
+    #[error(
+        "{}: holds no model.safetensors, model.safetensors.index.json or .gguf file",
+        file.display()
+    )]
     NoCheckpoint { file: PathBuf },
 
     /// The folder holds several GGUF files, and only its user knows which one is meant.
@@ -38,7 +41,10 @@ pub enum FormatError {
     FileChanged { file: PathBuf, expected: u64, found: u64 },
 
     /// The file is a Git LFS pointer: its content was never downloaded.
-    #[error("{}: a Git LFS pointer, not the file itself; fetch it with `git lfs pull`", file.display())]
+    #[error(
+        "{}: a Git LFS pointer, not the file itself; fetch it with `git lfs pull`",
+        file.display()
+    )]
     LfsPointer { file: PathBuf },
 
     /// The bytes of a tensor were asked for, but only headers were opened.
@@ -50,7 +56,10 @@ pub enum FormatError {
     MagicWrong { file: PathBuf, found: Vec<u8> },
 
     /// A GGUF file written for a big-endian machine.
-    #[error("{}: a big-endian GGUF file (version {found:#010x}); only little-endian is read", file.display())]
+    #[error(
+        "{}: a big-endian GGUF file (version {found:#010x}); only little-endian is read",
+        file.display()
+    )]
     BigEndian { file: PathBuf, found: u32 },
 
     /// A GGUF version other than 2 and 3.
@@ -62,11 +71,18 @@ pub enum FormatError {
     SplitUnsupported { file: PathBuf, found: u64 },
 
     /// The file ends inside its header.
-    #[error("{}: cut short: {what} at byte {at} needs {expected} B, {found} B remain", file.display())]
+    #[error(
+        "{}: cut short: {what} at byte {at} needs {expected} B, {found} B remain",
+        file.display()
+    )]
     Truncated { file: PathBuf, what: &'static str, at: u64, expected: u64, found: u64 },
 
     /// More things are announced than the rest of the file could hold.
-    #[error("{}: announces {count} {what}, too many for the {found} B that remain: damaged or cut short?", file.display())]
+    #[error(
+        "{}: announces {count} {what}, too many for the {found} B that remain: damaged or cut \
+         short?",
+        file.display()
+    )]
     CountTooLarge { file: PathBuf, what: &'static str, count: u64, found: u64 },
 
     /// The name of a key or tensor has no bytes, or more than a name may have.
@@ -110,7 +126,10 @@ pub enum FormatError {
     AlignmentValue { file: PathBuf, found: u32 },
 
     /// A tensor has more dimensions than any reader knows.
-    #[error("{}: tensor {tensor:?} has {found} dimensions, expected at most {limit}", file.display())]
+    #[error(
+        "{}: tensor {tensor:?} has {found} dimensions, expected at most {limit}",
+        file.display()
+    )]
     DimensionCount { file: PathBuf, tensor: String, found: u64, limit: u64 },
 
     /// The product of a tensor's dimensions, or its size in bytes, leaves 64 bits.
@@ -118,11 +137,18 @@ pub enum FormatError {
     TensorTooLarge { file: PathBuf, tensor: String },
 
     /// A row of a quantised tensor does not fill whole blocks.
-    #[error("{}: tensor {tensor:?} has rows of {found} elements, {dtype} needs a multiple of {expected}", file.display())]
+    #[error(
+        "{}: tensor {tensor:?} has rows of {found} elements, {dtype} needs a multiple of \
+         {expected}",
+        file.display()
+    )]
     RowPartial { file: PathBuf, tensor: String, dtype: DType, found: u64, expected: u64 },
 
     /// A GGUF tensor type id that is unknown, or known (then with its `name`) and not read.
-    #[error("{}: tensor {tensor:?} has type id {found} ({name}), which is not read", file.display())]
+    #[error(
+        "{}: tensor {tensor:?} has type id {found} ({name}), which is not read",
+        file.display()
+    )]
     TensorTypeUnknown { file: PathBuf, tensor: String, found: u32, name: &'static str },
 
     /// A safetensors dtype that is not read; raised when such a tensor is asked for.
@@ -130,7 +156,10 @@ pub enum FormatError {
     DTypeUnsupported { file: PathBuf, tensor: String, found: String },
 
     /// A tensor's offset is not a multiple of the file's alignment.
-    #[error("{}: tensor {tensor:?} is at offset {found}, not a multiple of {alignment} B", file.display())]
+    #[error(
+        "{}: tensor {tensor:?} is at offset {found}, not a multiple of {alignment} B",
+        file.display()
+    )]
     TensorMisaligned { file: PathBuf, tensor: String, found: u64, alignment: u64 },
 
     /// A tensor's offsets are in the wrong order.
@@ -138,11 +167,17 @@ pub enum FormatError {
     OffsetsReversed { file: PathBuf, tensor: String, begin: u64, end: u64 },
 
     /// A tensor's offsets span other than what its shape and dtype need.
-    #[error("{}: tensor {tensor:?} spans {found} B, its shape and dtype need {expected} B", file.display())]
+    #[error(
+        "{}: tensor {tensor:?} spans {found} B, its shape and dtype need {expected} B",
+        file.display()
+    )]
     TensorSize { file: PathBuf, tensor: String, expected: u64, found: u64 },
 
     /// A tensor ends after the file does: a damaged offset, or a file cut short.
-    #[error("{}: tensor {tensor:?} ends at byte {expected}, the file at {found}: cut short?", file.display())]
+    #[error(
+        "{}: tensor {tensor:?} ends at byte {expected}, the file at {found}: cut short?",
+        file.display()
+    )]
     TensorOutOfRange { file: PathBuf, tensor: String, expected: u64, found: u64 },
 
     /// Two tensors share bytes.
@@ -166,7 +201,10 @@ pub enum FormatError {
     HeaderTooLarge { file: PathBuf, found: u64, limit: u64 },
 
     /// An offset is negative, fractional or past 2^64.
-    #[error("{}: tensor {tensor:?} has the offset {found}, expected an unsigned integer", file.display())]
+    #[error(
+        "{}: tensor {tensor:?} has the offset {found}, expected an unsigned integer",
+        file.display()
+    )]
     OffsetInvalid { file: PathBuf, tensor: String, found: String },
 
     /// The index names a shard by more than a file name in its own folder.

@@ -2,9 +2,9 @@
 //!
 //! Key properties:
 //! - Every byte of a file is taken for hostile. Parsers work over `&[u8]`, check each count against
-//!   the bytes that remain before they reserve for it, and answer damage with a [`FormatError`] that
-//!   names file, key or tensor, what was expected and what was found. None panics, and none holds
-//!   more than a small multiple of the file's own size.
+//!   the bytes that remain before they reserve for it, and answer damage with a [`FormatError`]
+//!   that names file, key or tensor, what was expected and what was found. None panics, and none
+//!   holds more than a small multiple of the file's own size.
 //! - A checkpoint can be opened by its headers alone ([`Checkpoint::open_header`]): enough to plan
 //!   memory, with no weights on the machine.
 //! - Weights are never copied here: [`Checkpoint::data`] is a slice of the mapped file.

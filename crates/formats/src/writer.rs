@@ -6,7 +6,8 @@ use crate::{MetaArray, MetaValue};
 
 /// Builds the bytes of a GGUF file.
 ///
-/// Metadata is written at the widest type of its kind, but integers as `u32` and `i32` and floats as
+/// Metadata is written at the widest type of its kind, but integers as `u32` and `i32` and floats
+/// as
 /// `f32` where the value fits, as converters do. Tensors are laid out in order, each aligned.
 #[derive(Clone, Debug)]
 pub struct GgufWriter {

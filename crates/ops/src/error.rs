@@ -45,7 +45,7 @@ pub(crate) fn multiple(
     found: u64,
     step: u64,
 ) -> Result<(), ShapeError> {
-    if step != 0 && found % step == 0 {
+    if step != 0 && found.is_multiple_of(step) {
         Ok(())
     } else {
         Err(ShapeError::NotAMultiple { op, what, found, step })

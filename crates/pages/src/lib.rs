@@ -164,7 +164,7 @@ mod tests {
             steps in prop::collection::vec((0u32..4, 0u32..6), 1..200),
         ) {
             let mut table = PageTable::new(10, 4, 5);
-            let mut twin = vec![0u32; 4];
+            let mut twin = [0u32; 4];
             for (lane, count) in steps {
                 let free = 10 - twin.iter().sum::<u32>();
                 if twin[lane as usize] == 0 {

@@ -78,7 +78,7 @@ fn unsigned(py: Python<'_>, buffer: &PyBuffer<u32>, count: usize) -> PyResult<Ve
 #[pymethods]
 impl Engine {
     #[staticmethod]
-    #[pyo3(signature = (path, limits, options, plan, progress = None))]
+    #[pyo3(signature = (path, limits, options, plan, progress = None, ids = None))]
     fn load(
         py: Python<'_>,
         path: PathBuf,
@@ -86,6 +86,7 @@ impl Engine {
         options: &DeviceOptions,
         plan: Vec<(String, u64)>,
         progress: Option<&LoadProgress>,
+        ids: Option<u32>,
     ) -> PyResult<Self> {
         let plan = plan
             .iter()
@@ -102,8 +103,11 @@ impl Engine {
         py.detach(|| {
             let checkpoint =
                 Checkpoint::open(&path).map_err(|error| FileError::new_err(error.to_string()))?;
-            let inner = ignis_engine::load(&checkpoint, &limits, device, &plan, &progress)
+            let mut inner = ignis_engine::load(&checkpoint, &limits, device, &plan, &progress)
                 .map_err(from_engine)?;
+            if let Some(ids) = ids {
+                inner.draw_below(ids).map_err(from_engine)?;
+            }
             Ok(Engine::new(inner))
         })
     }
@@ -177,17 +181,21 @@ impl Engine {
         py: Python<'_>,
         prefill_lane: i64,
         prefill_tokens: u32,
-        decode_lanes: PyBuffer<u32>,
+        decode_lanes: &Bound<'_, PyAny>,
         decode_count: usize,
         out: &RoundOut,
     ) -> PyResult<usize> {
         let mut decode: ArrayVec<u32, LANES_MAX> = ArrayVec::new();
-        let cells = decode_lanes
-            .as_slice(py)
-            .and_then(|cells| cells.get(..decode_count))
-            .filter(|cells| cells.len() <= LANES_MAX)
-            .ok_or_else(|| PyValueError::new_err("decode_lanes is shorter than decode_count"))?;
-        decode.extend(cells.iter().map(|cell| cell.get()));
+        if decode_count > 0 {
+            // An empty array has no aligned buffer to look at.
+            let buffer = PyBuffer::<u32>::get(decode_lanes)?;
+            let cells = buffer
+                .as_slice(py)
+                .and_then(|cells| cells.get(..decode_count))
+                .filter(|cells| cells.len() <= LANES_MAX)
+                .ok_or_else(|| PyValueError::new_err("decode_lanes is shorter than its count"))?;
+            decode.extend(cells.iter().map(|cell| cell.get()));
+        }
         let prefill = u32::try_from(prefill_lane).ok().map(|lane| (lane, prefill_tokens));
         let mut guard = self.lock()?;
         let inner = &mut *guard;

@@ -46,6 +46,7 @@ pub(crate) fn from_engine(error: EngineError) -> PyErr {
     let text = error.to_string();
     match error {
         EngineError::Format(_)
+        | EngineError::Vocabulary { .. }
         | EngineError::Device(D::NotFinite { .. } | D::WeightBytes { .. }) => {
             FileError::new_err(text)
         }

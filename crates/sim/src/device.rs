@@ -46,7 +46,8 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
-    /// A device whose witness hashes with `seed` and whose runs fail `fault_ppm` times in a million.
+    /// A device whose witness hashes with `seed` and whose runs fail `fault_ppm` times in a
+    /// million.
     pub fn new(seed: u64, fault_ppm: u32) -> Self {
         SimDevice {
             seed,

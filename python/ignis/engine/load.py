@@ -26,8 +26,12 @@ def new_progress() -> _native.LoadProgress:
         return _native.LoadProgress()
 
 
-def load_engine(plan: Plan, progress: _native.LoadProgress | None = None) -> _native.Engine:
+def load_engine(
+    plan: Plan, progress: _native.LoadProgress | None = None, *, ids: int | None = None
+) -> _native.Engine:
     """Reserve, load, warm up, verify and seal what `plan` says.
+
+    Only token ids below `ids` are ever drawn: those that the tokenizer knows.
 
     Raises ModelFileError for the checkpoint, EngineError if the system did not give the planned
     memory or the device failed; nothing stays reserved then.
@@ -41,7 +45,7 @@ def load_engine(plan: Plan, progress: _native.LoadProgress | None = None) -> _na
         )
         try:
             return _native.Engine.load(
-                plan.model.path, limits, options, plan.line_bytes(), progress
+                plan.model.path, limits, options, plan.line_bytes(), progress, ids
             )
         except (_native.MemoryRefusedError, _native.DeviceFaultError) as error:
             raise EngineError(str(error)) from error

@@ -21,7 +21,7 @@ from ignis.config import Config
 from ignis.engine import EngineOptions, EngineService, native_core
 from ignis.engine.load import load_engine, new_progress, read_metadata
 from ignis.engine.metrics import EngineMetrics
-from ignis.errors import ModelFileError, TemplateMissing
+from ignis.errors import TemplateMissing
 from ignis.plan import Plan, make_plan
 from ignis.plan.report import plan_as_dict
 from ignis.server.serving import LoadedModel
@@ -74,20 +74,15 @@ async def running_model(
     path = Path(plan.model.path)
     tokenizer, template = await in_daemon_thread(lambda: text_of_model(config, path))
     progress = new_progress()
-    loading = asyncio.ensure_future(in_daemon_thread(lambda: load_engine(plan, progress)))
+    loading = asyncio.ensure_future(
+        in_daemon_thread(lambda: load_engine(plan, progress, ids=tokenizer.vocab_size))
+    )
     with _bar(console) as bar:
         task = bar.add_task("loading", total=None)
         while not loading.done():
             bar.update(task, completed=progress.bytes_done(), total=progress.bytes_total() or None)
             await asyncio.wait([loading], timeout=POLL_SECONDS)
     engine = loading.result()
-    if tokenizer.vocab_size > engine.vocab:
-        raise ModelFileError(
-            "the tokenizer has more tokens than the model has embeddings",
-            file=str(path),
-            found=tokenizer.vocab_size,
-            expected=f"at most {engine.vocab}",
-        )
     options = EngineOptions(
         context_tokens_max=plan.context_tokens,
         chunk_tokens_max=plan.chunk_tokens,

@@ -96,7 +96,8 @@ impl Sizes {
     pub(crate) fn worker_bytes(&self) -> Result<Bytes, Overflow> {
         let queries = self.queries() as u64;
         let (width, tokens) = (self.width as u64, TOKENS as u64);
-        // Queries, sums of a run and sums of all runs; scores; two statistics each; a K and a V page.
+        // Queries, sums of a run and sums of all runs; scores; two statistics each; a K and a V
+        // page.
         let values = Bytes(3 * width + tokens + 4).times(queries)?;
         let pages = Bytes(width).times(2 * tokens)?;
         values.plus(pages)?.times(4)?.aligned(64)

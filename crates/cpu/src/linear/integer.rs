@@ -1,8 +1,9 @@
 //! Codes times codes: the kernels of `Encoding::Int8` and `Encoding::Int16`.
 //!
 //! Few rows (up to a tile) read the packed panels as they are, once: this is decode, and its limit
-//! is memory. More rows first *stage* a part of a panel in the first-level cache, as one byte a code
-//! and f32 scales, and walk all rows over it: this is prefill, and its limit is the multipliers.
+//! is memory. More rows first *stage* a part of a panel in the first-level cache, as one byte a
+//! code and f32 scales, and walk all rows over it: this is prefill, and its limit is the
+//! multipliers.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;

@@ -83,17 +83,18 @@ pub(crate) struct Job {
 }
 
 /// Products of `m` rows of activations with some panels of `w`:
-/// `y[t, n] = (accumulate ? y[t, n] : 0) + bias[n] + sum_k x[t, k] * w[n, k]`, by the contract of the
-/// module.
+/// `y[t, n] = (accumulate ? y[t, n] : 0) + bias[n] + sum_k x[t, k] * w[n, k]`, by the contract of
+/// the module.
 ///
 /// `enc` holds rows written by `encode_row` in `encoding`, `encoded_row_bytes` apart; `y_stride`
 /// counts values. Writes `y[t, n]` for `n` in the rows of `panels` and nothing else, so threads may
-/// share `y` and split the panels. Asserts that `encoding` suits the dtype and that the panels exist.
+/// share `y` and split the panels. Asserts that `encoding` suits the dtype and that the panels
+/// exist.
 ///
 /// # Safety
-/// `isa` is available. `enc` has `m` encoded rows of `w.cols()` values. `y` is valid for writes (and
-/// reads, if `accumulate`) at `t * y_stride + n` for `t < m` and every `n` in the panels; `bias` is
-/// readable at those `n`. Nobody else touches these parts of `y` during the call.
+/// `isa` is available. `enc` has `m` encoded rows of `w.cols()` values. `y` is valid for writes
+/// (and reads, if `accumulate`) at `t * y_stride + n` for `t < m` and every `n` in the panels;
+/// `bias` is readable at those `n`. Nobody else touches these parts of `y` during the call.
 pub unsafe fn run(
     isa: Isa,
     w: &Matrix,

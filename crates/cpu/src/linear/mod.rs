@@ -25,9 +25,9 @@
 //! acc = fma(d_w * d, f32(sum(u * q)), acc)     acc = fma(m_w, s, acc)
 //! ```
 //! and, where halves have scales of their own, first both products (low, high), then both minima
-//! with `s0` and `s1`. Integer sums are exact, so neither the instruction set nor the blocking shows.
-//! Not encoded (`F32`, and always for float weights): `acc = fma(w, x, acc)` for the columns in
-//! order, `w = fma(d_w, u, m_w)`. At the end `y = acc`, `acc + bias`, or `y + (acc + bias)`.
+//! with `s0` and `s1`. Integer sums are exact, so neither the instruction set nor the blocking
+//! shows. Not encoded (`F32`, and always for float weights): `acc = fma(w, x, acc)` for the columns
+//! in order, `w = fma(d_w, u, m_w)`. At the end `y = acc`, `acc + bias`, or `y + (acc + bias)`.
 //!
 //! So a result depends on its row of activations and its row of weights, and on nothing else: not
 //! on the number of rows, the split into panels, threads, or [`Isa`]. Tests compare bits.

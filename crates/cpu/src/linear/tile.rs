@@ -27,8 +27,8 @@ pub(super) fn chunk_rows<S: Simd>(job: &Job, tile: usize) -> usize {
     job.m.div_ceil(job.m.div_ceil(rows_max)).next_multiple_of(tile)
 }
 
-/// Evaluates `$body` for tiles that cover rows `0..$rows`, `$t` a constant: as many tiles of `$most`
-/// (at most 8) rows as fit, then smaller ones.
+/// Evaluates `$body` for tiles that cover rows `0..$rows`, `$t` a constant: as many tiles of
+/// `$most` (at most 8) rows as fit, then smaller ones.
 macro_rules! for_tiles {
     ($most:expr, $rows:expr, |$at:ident, $t:ident| $body:expr) => {{
         let (rows, mut $at) = ($rows, 0usize);

@@ -31,10 +31,11 @@ impl SampleJob<'_> {
     pub(crate) unsafe fn one(&self, i: usize) {
         let lane = &self.lanes[i];
         let (at, row) = (lane.lane as usize, lane.logit_row as usize);
+        let ids = self.vocab.min(lane.ids as usize);
         // SAFETY: the regions hold `lanes_max` rows each, lanes and rows were checked against it,
         // and this lane is this thread's; keys come first and keep their alignment.
         unsafe {
-            let logits = slice::from_raw_parts(self.logits.add(row * self.vocab), self.vocab);
+            let logits = slice::from_raw_parts(self.logits.add(row * self.vocab), ids);
             let keys = self.scratch.add(at * self.lane_bytes).cast::<u64>();
             let adjusted = keys.add(self.vocab).cast::<f32>();
             const { assert!(ID_BYTES == 8 + 4) };
@@ -45,9 +46,9 @@ impl SampleJob<'_> {
                 lane.logit_bias,
                 lane.position,
                 super::Scratch {
-                    keys: slice::from_raw_parts_mut(keys, self.vocab),
-                    adjusted: slice::from_raw_parts_mut(adjusted, self.vocab),
-                    counts: slice::from_raw_parts_mut(self.counts.add(at * self.vocab), self.vocab),
+                    keys: slice::from_raw_parts_mut(keys, ids),
+                    adjusted: slice::from_raw_parts_mut(adjusted, ids),
+                    counts: slice::from_raw_parts_mut(self.counts.add(at * self.vocab), ids),
                 },
             );
         }

@@ -3,8 +3,8 @@
 //! Purpose: the kernels of this crate are written once over [`Simd`], a vector of 16 `f32` lanes
 //! and one of 16 `i32` lanes, and run on whatever the machine has. [`Isa`] names what it has.
 //!
-//! Key properties: every operation is exact (integers) or rounded once as IEEE 754 asks (floats), so
-//! a kernel gives the same bits on each of them. [`Scalar`] is the naive twin, plain Rust.
+//! Key properties: every operation is exact (integers) or rounded once as IEEE 754 asks (floats),
+//! so a kernel gives the same bits on each of them. [`Scalar`] is the naive twin, plain Rust.
 //!
 //! Leaves out: NEON. On aarch64 [`Isa::detect`] gives [`Isa::Scalar`], whose fixed loops of 16 the
 //! compiler turns into NEON code by itself.

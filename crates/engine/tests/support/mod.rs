@@ -11,14 +11,14 @@ use ignis_models::Model;
 use ignis_types::{Limits, PlanLine};
 
 /// One folder of `tests/golden`.
-pub struct Golden {
-    pub folder: PathBuf,
+pub(crate) struct Golden {
+    pub(crate) folder: PathBuf,
     header: serde_json::Value,
     data: Vec<u8>,
 }
 
 impl Golden {
-    pub fn open(family: &str) -> Self {
+    pub(crate) fn open(family: &str) -> Self {
         let folder =
             PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(family);
         let file = std::fs::read(folder.join("expected.safetensors")).unwrap();
@@ -39,17 +39,17 @@ impl Golden {
     }
 
     /// The prompt of length `n`.
-    pub fn ids(&self, n: usize) -> Vec<u32> {
+    pub(crate) fn ids(&self, n: usize) -> Vec<u32> {
         self.longs(&format!("ids.{n}"))
     }
 
     /// 24 greedy tokens after it.
-    pub fn greedy(&self, n: usize) -> Vec<u32> {
+    pub(crate) fn greedy(&self, n: usize) -> Vec<u32> {
         self.longs(&format!("greedy.{n}"))
     }
 
     /// How many last positions have logits, and the logits `[rows, vocab]`.
-    pub fn logits(&self, n: usize) -> (usize, Vec<f32>) {
+    pub(crate) fn logits(&self, n: usize) -> (usize, Vec<f32>) {
         let name = format!("logits.{n}");
         let rows = self.header[&name]["shape"][0].as_u64().unwrap() as usize;
         let words = self.bytes(&name).chunks_exact(4);
@@ -58,7 +58,7 @@ impl Golden {
 }
 
 /// A sealed engine with 3 lanes and 24 pages on the CPU.
-pub fn load(
+pub(crate) fn load(
     golden: &Golden,
     chunk: u32,
     threads: usize,

@@ -1,11 +1,11 @@
 //! GGUF: one file with metadata, tensor descriptions and data.
 //!
 //! Read: little-endian versions 2 and 3, unsplit. Layout: magic, version, counts; then keys with
-//! typed values; then name, dimensions (innermost first), type and offset of each tensor; then, from
-//! the next multiple of `general.alignment`, the data.
+//! typed values; then name, dimensions (innermost first), type and offset of each tensor; then,
+//! from the next multiple of `general.alignment`, the data.
 //!
-//! Stricter than the format asks: no duplicate keys or tensors, no overlapping tensors, no arrays of
-//! arrays, strings are UTF-8, booleans are 0 or 1. Keys and tensors nobody needs are fine.
+//! Stricter than the format asks: no duplicate keys or tensors, no overlapping tensors, no arrays
+//! of arrays, strings are UTF-8, booleans are 0 or 1. Keys and tensors nobody needs are fine.
 
 mod meta;
 mod reader;

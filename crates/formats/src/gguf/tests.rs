@@ -227,7 +227,10 @@ fn lengths_beyond_the_file_are_refused() {
     for length in [0, 65_536, 1 << 60, u64::MAX] {
         let mut bytes = sample().bytes();
         bytes[key_at..key_at + 8].copy_from_slice(&length.to_le_bytes());
-        assert_refused!(bytes, FormatError::NameLength { what: "key", found, .. } if *found == length);
+        assert_refused!(
+            bytes,
+            FormatError::NameLength { what: "key", found, .. } if *found == length
+        );
     }
     let mut bytes = sample().bytes();
     bytes[key_at..key_at + 8].copy_from_slice(&65_535u64.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Blocks of 256 elements ("K quants"): integer scales a group, one or two half-precision scales over
-//! all of them.
+//! Blocks of 256 elements ("K quants"): integer scales a group, one or two half-precision scales
+//! over all of them.
 //!
 //! Codes are stored in planes: each byte of a run holds the codes of elements one run apart.
 

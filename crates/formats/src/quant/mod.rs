@@ -87,9 +87,9 @@ pub fn code_shape(dtype: DType) -> Option<CodeShape> {
 
 /// Codes, scales and minima of `blocks`.
 ///
-/// Math:   `value[i] = scales[i / group] * codes[i] + mins[i / group]` in f32, equal to `dequantize`
-/// Shapes: blocks: n blocks; codes `[n * block_elements]`; scales, mins `[codes.len() / group]`
-/// Errors: NoCodes, BlockPartial, LengthWrong; outputs are untouched then
+/// Math:   `value[i] = scales[i / group] * codes[i] + mins[i / group]` in f32, equal to
+/// `dequantize` Shapes: blocks: n blocks; codes `[n * block_elements]`; scales, mins `[codes.len()
+/// / group]` Errors: NoCodes, BlockPartial, LengthWrong; outputs are untouched then
 pub fn unpack_codes(
     dtype: DType,
     blocks: &[u8],

@@ -1,8 +1,8 @@
 //! Safetensors: one file with a JSON header, or several with an index.
 //!
-//! Stricter than the format asks: no overlap and no duplicate names, also across files, and an index
-//! names plain files only. More lenient where nothing depends on it: bytes that no tensor claims are
-//! fine, and tensors of a dtype that is not read are an error only when asked for.
+//! Stricter than the format asks: no overlap and no duplicate names, also across files, and an
+//! index names plain files only. More lenient where nothing depends on it: bytes that no tensor
+//! claims are fine, and tensors of a dtype that is not read are an error only when asked for.
 
 mod header;
 
@@ -33,8 +33,9 @@ impl Safetensors {
     /// Opens the checkpoint in `folder`: `model.safetensors`, or else what
     /// `model.safetensors.index.json` lists.
     ///
-    /// Errors: those of the files themselves (`Io`, `NotAFile`, `FileEmpty`, `FileChanged`), and every
-    /// variant of [`FormatError`] that tells of the content of a safetensors file or its index.
+    /// Errors: those of the files themselves (`Io`, `NotAFile`, `FileEmpty`, `FileChanged`), and
+    /// every variant of [`FormatError`] that tells of the content of a safetensors file or its
+    /// index.
     pub fn open(folder: &Path) -> Result<Safetensors, FormatError> {
         open_folder(folder, Extent::Whole)
     }

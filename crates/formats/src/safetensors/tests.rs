@@ -234,7 +234,9 @@ proptest! {
 
     #[test]
     fn tensors_read_back(
-        shapes in proptest::collection::btree_map("[a-z.]{1,8}", proptest::collection::vec(0u64..5, 0..4), 0..6),
+        shapes in proptest::collection::btree_map(
+            "[a-z.]{1,8}", proptest::collection::vec(0u64..5, 0..4), 0..6,
+        ),
     ) {
         let tensors: Vec<_> = shapes.iter().map(|(name, shape)| {
             let bytes = vec![9; shape.iter().product::<u64>() as usize * 4];

@@ -5,7 +5,7 @@
 //!
 //! Key properties:
 //! - The calling thread is worker 0; a pool of one has no other thread and no barrier.
-//! - A waiting thread spins for a bounded time and then sleeps, so an idle pool uses no processor
+//! - A waiting thread spins briefly, yields for a bounded time and then sleeps, so an idle pool uses no processor
 //!   and an oversubscribed machine makes progress.
 //! - A round allocates nothing.
 //! - A panic poisons the pool: the others leave at their next barrier, the round fails, and so
@@ -18,9 +18,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread spins before it sleeps: longer than the usual imbalance between two barriers
-/// and the usual pause between two decode rounds, far shorter than a scheduler's time slice.
-const SPIN: Duration = Duration::from_micros(150);
+/// How long a waiting thread keeps its processor: longer than the usual imbalance between two
+/// barriers.
+const SPIN: Duration = Duration::from_micros(15);
+
+/// How long it then offers its processor before it sleeps: longer than the usual pause between two
+/// decode rounds. On a busy machine the one waited for may sit behind the waiter on the same
+/// processor, so to spin all this time would cost it at each barrier.
+const YIELD: Duration = Duration::from_micros(150);
 
 /// The pool lost a worker to a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +64,17 @@ impl Gate {
             spin_loop();
         }
         let start = Instant::now();
-        while start.elapsed() < SPIN {
+        loop {
             for _ in 0..32 {
                 if self.turn() != turn {
                     return;
                 }
                 spin_loop();
+            }
+            match start.elapsed() {
+                waited if waited < SPIN => {}
+                waited if waited < YIELD => std::thread::yield_now(),
+                _ => break,
             }
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);

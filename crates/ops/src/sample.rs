@@ -13,8 +13,9 @@ pub const LOGIT_BIAS_MAX: usize = 1024;
 /// 2. for every id seen in prompt or output: `l = l > 0 ? l / repetition : l * repetition`
 /// 3. for every id of the output, seen `n` times: `l -= frequency * n + presence`
 /// 4. temperature 0: the largest, the lowest id among equals. Log-probabilities are of these logits
-/// 5. else `p = softmax(l / temperature)`; keep the `top_k` largest (0: all); then the smallest set
-///    whose sum reaches `top_p`; then those of at least `min_p` times the largest; renormalise
+/// 5. else `p = softmax(l / temperature)`; keep the `top_k` largest (0: all) and renormalise; then
+///    the smallest set whose sum reaches `top_p`; then those of at least `min_p` times the largest;
+///    renormalise
 /// 6. draw by inverse CDF over the kept ids (largest first) at `uniform(seed, position)`
 ///
 /// Log-probabilities reported are `log_softmax` of the logits after steps 1 to 3, before

@@ -251,7 +251,6 @@ fn draw(
     };
     // SAFETY: as above.
     let total = unsafe { whole_sum(isa, logits, largest, scale) };
-    let nucleus = (f64::from(params.top_p) * total as f64) as u64;
     let floor = (f64::from(params.min_p) * ONE) as u64;
     let aim = uniform(params.seed, position);
 
@@ -268,6 +267,16 @@ fn draw(
         }
         let sorted = &mut keys[..found];
         sorted.sort_unstable();
+        if params.top_k != 0 && found < top_k && !all {
+            cut *= 2.0;
+            continue;
+        }
+        // What `top_p` is a share of: the ids that `top_k` keeps.
+        let base = match params.top_k {
+            0 => total,
+            _ => sorted.iter().take(top_k).map(|&key| weight_of(key)).sum(),
+        };
+        let nucleus = (f64::from(params.top_p) * base as f64) as u64;
         // How many ids the filters keep, and their weight.
         let (mut kept, mut mass, mut stopped) = (0, 0u64, false);
         if filters {

@@ -30,10 +30,10 @@ fn naive(
     }
     let largest = order.first().map_or(0.0, |&id| l[id]);
     let weight = |i: usize| ((l[i] - largest) / f64::from(params.temperature)).exp();
-    let total: f64 = order.iter().map(|&i| weight(i)).sum();
     if params.top_k > 0 {
         order.truncate(params.top_k as usize);
     }
+    let total: f64 = order.iter().map(|&i| weight(i)).sum();
     let (mut kept, mut sum) = (vec![], 0.0);
     for &i in &order {
         let reached = params.top_p < 1.0 && sum >= f64::from(params.top_p) * total;
@@ -94,6 +94,7 @@ fn cases() -> Vec<Sampling> {
         Sampling { temperature: 5.0, ..base.clone() },
         Sampling { top_k: 1, ..base.clone() },
         Sampling { top_k: 40, ..base.clone() },
+        Sampling { top_k: 9, top_p: 0.5, ..base.clone() },
         Sampling { top_k: 100_000, ..base.clone() },
         Sampling { top_p: 0.9, ..base.clone() },
         Sampling { top_p: 0.0, ..base.clone() },

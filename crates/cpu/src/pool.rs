@@ -5,8 +5,8 @@
 //!
 //! Key properties:
 //! - The calling thread is worker 0; a pool of one has no other thread and no barrier.
-//! - A waiting thread spins briefly, yields for a bounded time and then sleeps, so an idle pool uses no processor
-//!   and an oversubscribed machine makes progress.
+//! - A waiting thread spins briefly, yields for a bounded time and then sleeps, so an idle pool uses
+//!   no processor and an oversubscribed machine makes progress.
 //! - A round allocates nothing.
 //! - A panic poisons the pool: the others leave at their next barrier, the round fails, and so
 //!   does every later one.
@@ -232,7 +232,8 @@ impl Drop for Pool {
 }
 
 fn work(shared: &Shared, index: usize) {
-    // Turns are counted from the pool's birth, so a round opened before this thread ran is not lost.
+    // Turns are counted from the pool's birth, so a round opened before this thread ran is not
+    // lost.
     let mut turn = 0;
     loop {
         shared.start.pass(turn);

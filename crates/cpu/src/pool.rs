@@ -5,8 +5,8 @@
 //!
 //! Key properties:
 //! - The calling thread is worker 0; a pool of one has no other thread and no barrier.
-//! - A waiting thread spins briefly, yields for a bounded time and then sleeps, so an idle pool uses
-//!   no processor and an oversubscribed machine makes progress.
+//! - A waiting thread spins briefly, yields for a bounded time and then sleeps, so an idle pool
+//!   uses no processor and an oversubscribed machine makes progress.
 //! - A round allocates nothing.
 //! - A panic poisons the pool: the others leave at their next barrier, the round fails, and so
 //!   does every later one.

@@ -19,6 +19,11 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 
 
+def heed_interrupts() -> None:
+    """A shell starts background work with SIGINT ignored, and ignis would leave it so."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class ServerProcess:
     """A running server. Ends with the `with` block, by SIGKILL if nothing else did it."""
 
@@ -29,6 +34,7 @@ class ServerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_interrupts,  # noqa: PLW1509 - no thread runs here yet
         )
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.errors: list[str] = []  # lines of standard error

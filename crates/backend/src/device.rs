@@ -13,6 +13,8 @@ pub struct Addresses {
     pub weights: Vec<u64>,
     /// Start of each activation buffer, by `BufferId`; buffers that never live together may share.
     pub buffers: Vec<u64>,
+    /// Start of each section, `[lanes_max, layers, elements]`, by `SectionId`.
+    pub sections: Vec<u64>,
     /// Start of the scratch that the ops share, and its size.
     pub scratch: (u64, Bytes),
     /// Start of the KV pool.
@@ -61,8 +63,9 @@ pub trait Device: Send {
         addresses: &Addresses,
         limits: &Limits,
     ) -> Result<(), DeviceError>;
-    /// Converts a stored weight (bytes in `WeightSpec::dtype`) into the arena.
-    fn put_weight(&mut self, id: WeightId, stored: &[u8]) -> Result<(), DeviceError>;
+    /// Converts a stored weight into the arena: the bytes of each of its tensors, in order, in
+    /// `WeightSpec::dtype`.
+    fn put_weight(&mut self, id: WeightId, stored: &[&[u8]]) -> Result<(), DeviceError>;
     /// Runs the body of the program over the round, then the head for `round.logit_rows`.
     fn run(&mut self, round: &Round<'_>) -> Result<(), DeviceError>;
     /// Runs the head again for other rows of the round that `run` has just done.

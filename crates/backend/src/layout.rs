@@ -1,6 +1,9 @@
 //! Sizes that depend on the kind of device, as pure functions.
 
-use ignis_ops::{KvShape, Linear, Program, TOP_LOGPROBS_MAX, WeightSpec};
+use ignis_ops::{
+    ExpertLinear, KvShape, Linear, Program, SectionFormat, SectionSpec, TOP_LOGPROBS_MAX,
+    WeightSpec,
+};
 use ignis_types::{Bytes, DType, Limits, Overflow, PAGE_TOKENS};
 
 /// Bytes of the fixed results of one sampled row.
@@ -31,6 +34,17 @@ impl KvFormat {
             .times(u64::from(shape.kv_heads))?
             .times(u64::from(shape.head_dim) * u64::from(PAGE_TOKENS))
     }
+
+    /// Bytes of one lane of a section `[layers, elements]`.
+    pub fn section_bytes(self, section: &SectionSpec) -> Result<Bytes, Overflow> {
+        let dtype = match section.format {
+            SectionFormat::F32 => DType::F32,
+            SectionFormat::AsKv => self.dtype(),
+        };
+        Bytes(dtype.block_bytes())
+            .times(u64::from(section.layers))?
+            .times(u64::from(section.elements))
+    }
 }
 
 /// Precision of activations in products with quantised weights.
@@ -50,7 +64,18 @@ pub trait DeviceLayout {
     fn weight_bytes(&self, weight: &WeightSpec) -> Result<Bytes, Overflow>;
     /// Scratch of a [`Linear`] over `rows` rows of `cols` columns: the encoded input.
     fn linear_scratch(&self, op: &Linear, rows: u64, cols: u64) -> Result<Bytes, Overflow>;
-    /// Scratch of attention in the widest round: partial sums of long rows.
+    /// Scratch of an [`ExpertLinear`] over `rows` rows that go to `used` experts each: the encoded
+    /// input, `cols` values wide.
+    fn expert_scratch(
+        &self,
+        op: &ExpertLinear,
+        rows: u64,
+        used: u64,
+        cols: u64,
+    ) -> Result<Bytes, Overflow>;
+    /// Bytes of one lane of a section.
+    fn section_bytes(&self, section: &SectionSpec) -> Result<Bytes, Overflow>;
+    /// Scratch of attention and routing in the widest round.
     fn attention_scratch(&self, program: &Program, limits: &Limits) -> Result<Bytes, Overflow>;
     /// Bytes that sampling needs for each lane beside its logits row.
     fn sampling_lane_bytes(&self, vocab: u32) -> Result<Bytes, Overflow>;

@@ -1,6 +1,6 @@
 //! Sizes for a device that reads weights as the file stores them: what a GPU load is planned with.
 
-use ignis_ops::{KvShape, Linear, Program, WeightKind, WeightSpec};
+use ignis_ops::{ExpertLinear, KvShape, Linear, Program, SectionSpec, WeightKind, WeightSpec};
 use ignis_types::{Bytes, DType, Limits, Overflow};
 
 use crate::layout::{DeviceLayout, KvFormat};
@@ -25,6 +25,14 @@ impl DeviceLayout for StoredLayout {
 
     fn linear_scratch(&self, _: &Linear, _: u64, _: u64) -> Result<Bytes, Overflow> {
         Ok(Bytes::ZERO)
+    }
+
+    fn expert_scratch(&self, _: &ExpertLinear, _: u64, _: u64, _: u64) -> Result<Bytes, Overflow> {
+        Ok(Bytes::ZERO)
+    }
+
+    fn section_bytes(&self, section: &SectionSpec) -> Result<Bytes, Overflow> {
+        self.kv_format.section_bytes(section)
     }
 
     fn attention_scratch(&self, _: &Program, _: &Limits) -> Result<Bytes, Overflow> {

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use ignis_cpu::linear::{
     Encoding, Isa, Matrix, encode_row_on, encoded_row_bytes, pack, packed_bytes, panels, run,
 };
-use ignis_ops::RowOrder;
 use ignis_types::DType;
 
 #[path = "linear_bench/probes.rs"]
@@ -113,7 +112,7 @@ impl Bench {
                 dtype.bytes_of(u64::from(rows) * u64::from(cols)).unwrap().unwrap().as_usize()
             ];
         for out in memory.get_mut().chunks_exact_mut(bytes) {
-            pack(dtype, rows, cols, RowOrder::AsStored, &stored, out).unwrap();
+            pack(dtype, rows, cols, None, &stored, out).unwrap();
         }
         let stride = encoded_row_bytes(cols, encoding);
         let mut enc = Memory::new(stride * m);

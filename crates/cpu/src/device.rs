@@ -16,6 +16,7 @@ use crate::pool::{Poisoned, Pool, Worker};
 use crate::program::{Compiled, compile};
 use crate::sample::{IN_PROMPT, SampleJob, sample_lanes};
 use crate::simd::Isa;
+use crate::state;
 use crate::walk::{RoundJob, Token, walk};
 use crate::weights;
 
@@ -100,6 +101,8 @@ impl CpuDevice {
             sizes: bound.map.sizes,
             plan: &bound.plan,
             tokens: &bound.tokens,
+            segments: round.segments,
+            groups: bound.map.groups.at(scratch),
             logit_rows: round.logit_rows,
             block_tables: round.block_tables,
             stride: round.stride,
@@ -188,6 +191,7 @@ impl Device for CpuDevice {
         for weight in &program.weights {
             let runs = match weight.kind {
                 WeightKind::Vector => linear::supports(weight.dtype, weight.cols),
+                WeightKind::Experts { count } if !weight.rows.is_multiple_of(count.max(1)) => false,
                 _ => {
                     linear::supports(weight.dtype, weight.cols)
                         && (!weight.dtype.is_quantised() || weight.cols.is_multiple_of(32))
@@ -204,6 +208,7 @@ impl Device for CpuDevice {
         let map = ScratchMap::new(program, limits, &self.layout, encoded).map_err(too_large)?;
         check_addresses(program, addresses, &map, self.reserved)?;
         let compiled = compile(program, addresses, limits, &self.layout, self.base())?;
+        state::check(program)?;
         let format = self.layout.options().kv_format;
         let kv = KvPool::new(addresses.kv_pool, format, &program.kv).map_err(too_large)?;
         self.bound = Some(Bound {
@@ -222,7 +227,7 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn put_weight(&mut self, id: WeightId, stored: &[u8]) -> Result<(), DeviceError> {
+    fn put_weight(&mut self, id: WeightId, stored: &[&[u8]]) -> Result<(), DeviceError> {
         let (base, bound) = (self.base(), self.bound());
         let weight = &bound.weights[id.0 as usize];
         let bytes = self.layout.weight_bytes(weight).map_err(too_large)?.as_usize();

@@ -1,10 +1,13 @@
 //! Sizes on this device, as pure functions of the program and the limits.
 
 use ignis_backend::{Activations, Addresses, DeviceError, DeviceLayout, KvFormat};
-use ignis_ops::{KvShape, Linear, Op, Program, Rows, WeightKind, WeightSpec};
+use ignis_ops::{
+    ExpertLinear, KvShape, Linear, Op, Program, Rows, SectionSpec, WeightKind, WeightSpec,
+};
 use ignis_types::{Bytes, Limits, Overflow};
 
 use crate::attention::Sizes;
+use crate::experts::GroupMap;
 use crate::linear::{Encoding, encoded_row_bytes, packed_bytes, supports};
 
 /// Start of everything: a cache line, and the widest vector.
@@ -61,6 +64,25 @@ pub(crate) fn linear_encoding(op: &Linear, activations: Activations) -> Encoding
     }
 }
 
+/// As [`linear_encoding`], for experts.
+pub(crate) fn expert_encoding(activations: Activations) -> Encoding {
+    match activations {
+        Activations::F32 => Encoding::F32,
+        Activations::Int8 => Encoding::Int8,
+    }
+}
+
+/// Bytes of a row in the wanted encoding, and of the plain values beside it: parts of plain dtypes
+/// read those.
+fn encoded_bytes(want: Encoding, cols: u64, rows: u64) -> Result<Bytes, Overflow> {
+    let cols = u32::try_from(cols).map_err(|_| Overflow)?;
+    let bytes = |encoding| Bytes(encoded_row_bytes(cols, encoding) as u64).times(rows);
+    match want {
+        Encoding::F32 => bytes(Encoding::F32),
+        other => bytes(other)?.plus(bytes(Encoding::F32)?),
+    }
+}
+
 impl DeviceLayout for CpuLayout {
     fn align(&self) -> u64 {
         ALIGN
@@ -71,6 +93,10 @@ impl DeviceLayout for CpuLayout {
             WeightKind::Vector => Bytes(4).times(u64::from(weight.cols)),
             // `bind` refuses what the kernels do not run.
             _ if !supports(weight.dtype, weight.cols) => Ok(Bytes::ZERO),
+            WeightKind::Experts { count } => {
+                let rows = weight.rows.checked_div(count).unwrap_or(0);
+                packed_bytes(weight.dtype, rows, weight.cols)?.times(u64::from(count))
+            }
             _ => packed_bytes(weight.dtype, weight.rows, weight.cols),
         }
     }
@@ -78,15 +104,26 @@ impl DeviceLayout for CpuLayout {
     /// The encoding that `op` asks for, and the plain values beside it: parts of plain dtypes read
     /// those.
     fn linear_scratch(&self, op: &Linear, rows: u64, cols: u64) -> Result<Bytes, Overflow> {
-        let cols = u32::try_from(cols).map_err(|_| Overflow)?;
-        let bytes = |encoding| Bytes(encoded_row_bytes(cols, encoding) as u64).times(rows);
-        match linear_encoding(op, self.options.activations) {
-            Encoding::F32 => bytes(Encoding::F32),
-            other => bytes(other)?.plus(bytes(Encoding::F32)?),
-        }
+        encoded_bytes(linear_encoding(op, self.options.activations), cols, rows)
     }
 
-    /// Rotary angles of the round, partial sums, and each worker's pages and tiles.
+    fn expert_scratch(
+        &self,
+        _: &ExpertLinear,
+        rows: u64,
+        used: u64,
+        cols: u64,
+    ) -> Result<Bytes, Overflow> {
+        let pairs = rows.checked_mul(used).ok_or(Overflow)?;
+        encoded_bytes(expert_encoding(self.options.activations), cols, pairs)
+    }
+
+    fn section_bytes(&self, section: &SectionSpec) -> Result<Bytes, Overflow> {
+        self.options.kv_format.section_bytes(section)
+    }
+
+    /// Rotary angles of the round, the grouping by expert, partial sums, and each worker's pages
+    /// and tiles.
     fn attention_scratch(&self, program: &Program, limits: &Limits) -> Result<Bytes, Overflow> {
         Ok(Bytes(ScratchMap::new(program, limits, self, Bytes::ZERO)?.end))
     }
@@ -107,6 +144,8 @@ pub(crate) struct ScratchMap {
     /// Cosines, then sines, `[rows, rotary_dim / 2]` f32 each.
     pub(crate) cos: u64,
     pub(crate) sin: u64,
+    /// The round's rows by expert.
+    pub(crate) groups: GroupMap,
     /// Partial sums of attention.
     pub(crate) partials: u64,
     /// Each worker's own.
@@ -133,12 +172,15 @@ impl ScratchMap {
 
         let cos = encoded.aligned(ALIGN)?;
         let sin = cos.plus(angles)?;
-        let partials = sin.plus(angles)?;
+        let grouped = sin.plus(angles)?;
+        let groups = GroupMap::new(program, limits, grouped);
+        let partials = grouped.plus(groups.bytes()?)?;
         let workers = partials.plus(sizes.partial_bytes()?)?.aligned(ALIGN)?;
         let end = workers.plus(worker.times(threads as u64)?)?;
         Ok(ScratchMap {
             cos: cos.0,
             sin: sin.0,
+            groups,
             partials: partials.0,
             workers: workers.0,
             worker_bytes: worker.0,
@@ -154,9 +196,19 @@ impl ScratchMap {
         layout: &CpuLayout,
     ) -> Result<Bytes, Overflow> {
         program.ops.iter().try_fold(Bytes::ZERO, |widest, op| {
-            let Op::Linear(op) = op else { return Ok(widest) };
-            let x = program.buffer(op.x);
-            let bytes = layout.linear_scratch(op, rows_max(x.rows, limits), x.width.into())?;
+            let bytes = match op {
+                Op::Linear(op) => {
+                    let x = program.buffer(op.x);
+                    layout.linear_scratch(op, rows_max(x.rows, limits), x.width.into())?
+                }
+                Op::ExpertLinear(op) => {
+                    let (ids, parts) = (program.buffer(op.ids), &op.parts);
+                    let cols = parts.iter().map(|part| program.weight(part.w).cols).max();
+                    let (rows, used) = (rows_max(ids.rows, limits), u64::from(ids.width));
+                    layout.expert_scratch(op, rows, used, u64::from(cols.unwrap_or(0)))?
+                }
+                _ => return Ok(widest),
+            };
             Ok(widest.max(bytes))
         })
     }
@@ -178,14 +230,16 @@ pub(crate) fn check_addresses(
     reserved: Bytes,
 ) -> Result<(), DeviceError> {
     let wrong = |what, found, expected| DeviceError::ShapeUnsupported { what, found, expected };
-    let (weights, buffers) = (addresses.weights.len(), addresses.buffers.len());
-    if weights != program.weights.len() || buffers != program.buffers.len() {
-        return Err(wrong("addresses", (weights + buffers) as u64, "one a weight and buffer"));
+    let found = [addresses.weights.len(), addresses.buffers.len(), addresses.sections.len()];
+    if found != [program.weights.len(), program.buffers.len(), program.sections.len()] {
+        let found = found.iter().sum::<usize>() as u64;
+        return Err(wrong("addresses", found, "one a weight, buffer and section"));
     }
     if addresses.scratch.1.0 < map.end {
         return Err(wrong("bytes of scratch", addresses.scratch.1.0, "what the layout asks for"));
     }
-    let starts = addresses.weights.iter().chain(&addresses.buffers).copied().chain([
+    let parts = addresses.weights.iter().chain(&addresses.buffers).chain(&addresses.sections);
+    let starts = parts.copied().chain([
         addresses.scratch.0,
         addresses.kv_pool,
         addresses.penalty_counts,

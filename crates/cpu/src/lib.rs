@@ -12,6 +12,8 @@
 
 mod attention;
 mod device;
+mod experts;
+mod gates;
 mod kv;
 mod layout;
 pub mod linear;
@@ -21,6 +23,7 @@ mod program;
 mod rows;
 mod sample;
 pub mod simd;
+mod state;
 #[cfg(test)]
 mod testing;
 mod vector;

@@ -12,8 +12,11 @@ use ignis_backend::{Addresses, DeviceError};
 use ignis_ops::{BufferId, Linear, Op, Program, Rows, WeightId};
 use ignis_types::{Bytes, Limits};
 
+use crate::experts::{ExpertOp, ExpertPart};
+use crate::gates::GateOp;
 use crate::layout::{CpuLayout, linear_encoding, rows_max};
 use crate::linear::{Encoding, Matrix, encoded_row_bytes, encoding_for, panels};
+use crate::state::Scan;
 
 /// An activation buffer or a part of the scratch: `[rows, width]` f32 from an address.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +69,8 @@ pub(crate) enum RowOp {
         x: Place,
         y: Place,
     },
+    Gate(GateOp),
+    Expert(ExpertOp),
     /// Joins the runs of a row that attention has split.
     Join {
         attention: usize,
@@ -107,6 +112,12 @@ pub(crate) enum Step {
     Linear { rows: Rows, parts: Range<usize>, panels: u32, accumulate: bool },
     /// Workers share the items of the round's plan.
     Attention { attention: usize },
+    /// Workers share the segments and the parts of their state.
+    Scan(Scan),
+    /// One worker sorts the round's pairs by expert.
+    Group { ids: Place, experts: usize },
+    /// Workers share the panels of the experts that have pairs.
+    Experts { parts: Range<usize>, panels: u32 },
 }
 
 /// A bound program.
@@ -117,6 +128,7 @@ pub(crate) struct Compiled {
     pub(crate) head: usize,
     pub(crate) row_ops: Vec<RowOp>,
     pub(crate) parts: Vec<Part>,
+    pub(crate) expert_parts: Vec<ExpertPart>,
     pub(crate) attentions: Vec<Attention>,
     /// Work handed out so far, by step.
     pub(crate) claimed: Vec<AtomicU32>,
@@ -143,11 +155,13 @@ pub(crate) fn compile(
             head: 0,
             row_ops: vec![],
             parts: vec![],
+            expert_parts: vec![],
             attentions: vec![],
             claimed: vec![],
             vocab: u32::MAX,
         },
         chain: None,
+        routed: None,
     };
     if !program.rope.inv_freq.is_empty() {
         compiler.chain_op(Rows::Round, &[], None, RowOp::Angles);
@@ -173,14 +187,16 @@ struct Chain {
     used: Vec<BufferId>,
 }
 
-struct Compiler<'a> {
-    program: &'a Program,
-    addresses: &'a Addresses,
-    limits: &'a Limits,
-    layout: &'a CpuLayout,
-    base: *mut u8,
-    out: Compiled,
+pub(crate) struct Compiler<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) addresses: &'a Addresses,
+    pub(crate) limits: &'a Limits,
+    pub(crate) layout: &'a CpuLayout,
+    pub(crate) base: *mut u8,
+    pub(crate) out: Compiled,
     chain: Option<Chain>,
+    /// Ids of the last route.
+    pub(crate) routed: Option<BufferId>,
 }
 
 impl Compiler<'_> {
@@ -236,6 +252,16 @@ impl Compiler<'_> {
                 self.chain_op(Rows::Round, &[], Some(op.o), RowOp::Join { attention });
             }
             Op::Linear(op) => self.linear(op),
+            Op::Gate(_)
+            | Op::AddScaled(_)
+            | Op::L2NormHeads(_)
+            | Op::DeltaGates(_)
+            | Op::GatedNorm(_) => self.gate_op(op),
+            Op::CausalConv(op) => self.conv(op)?,
+            Op::DeltaRule(op) => self.delta(op)?,
+            Op::Route(op) => self.route(op)?,
+            Op::ExpertLinear(op) => self.expert_linear(op)?,
+            Op::ExpertSum(op) => self.expert_sum(op)?,
         }
         Ok(())
     }
@@ -276,7 +302,13 @@ impl Compiler<'_> {
     }
 
     /// Adds a row-local op to the chain, or starts a new one where it does not fit.
-    fn chain_op(&mut self, rows: Rows, reads: &[BufferId], writes: Option<BufferId>, op: RowOp) {
+    pub(crate) fn chain_op(
+        &mut self,
+        rows: Rows,
+        reads: &[BufferId],
+        writes: Option<BufferId>,
+        op: RowOp,
+    ) {
         let fits = self.chain.as_ref().is_none_or(|chain| {
             let clash =
                 |&used: &BufferId| writes.is_some_and(|id| id != used && self.overlap(id, used));
@@ -291,7 +323,7 @@ impl Compiler<'_> {
         self.out.row_ops.push(op);
     }
 
-    fn end_chain(&mut self) {
+    pub(crate) fn end_chain(&mut self) {
         if let Some(chain) = self.chain.take() {
             let ops = chain.from..self.out.row_ops.len();
             self.out.steps.push(Step::Rows { rows: chain.rows, ops });
@@ -308,7 +340,7 @@ impl Compiler<'_> {
         a.start < b.end && b.start < a.end
     }
 
-    fn needs_round_rows(&self, id: BufferId) -> Result<(), DeviceError> {
+    pub(crate) fn needs_round_rows(&self, id: BufferId) -> Result<(), DeviceError> {
         match self.program.buffer(id).rows {
             Rows::Round => Ok(()),
             Rows::Logits => Err(DeviceError::ShapeUnsupported {
@@ -319,16 +351,16 @@ impl Compiler<'_> {
         }
     }
 
-    fn address(&self, offset: u64) -> *mut u8 {
+    pub(crate) fn address(&self, offset: u64) -> *mut u8 {
         self.base.wrapping_add(Bytes(offset).as_usize())
     }
 
-    fn place(&self, id: BufferId) -> Place {
+    pub(crate) fn place(&self, id: BufferId) -> Place {
         let at = self.address(self.addresses.buffers[id.0 as usize]).cast();
         Place { at, width: self.program.buffer(id).width as usize }
     }
 
-    fn vector(&self, id: WeightId) -> *const f32 {
+    pub(crate) fn vector(&self, id: WeightId) -> *const f32 {
         self.address(self.addresses.weights[id.0 as usize]).cast_const().cast()
     }
 

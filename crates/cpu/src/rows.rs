@@ -13,10 +13,10 @@ macro_rules! runs {
     ($len:expr, |$at:ident, $n:ident| $body:block) => {{
         let len: usize = $len;
         let mut $at = 0;
-        while $at + LANES <= len {
-            let $n = LANES;
+        while $at + $crate::vector::LANES <= len {
+            let $n = $crate::vector::LANES;
             $body
-            $at += LANES;
+            $at += $crate::vector::LANES;
         }
         if $at < len {
             let $n = len - $at;
@@ -24,15 +24,16 @@ macro_rules! runs {
         }
     }};
 }
+pub(crate) use runs;
 
 #[inline(always)]
-unsafe fn load<V: Vector>(from: *const f32, n: usize) -> V {
+pub(crate) unsafe fn load<V: Vector>(from: *const f32, n: usize) -> V {
     // SAFETY: the caller's contract: `n` readable floats.
     unsafe { if n == LANES { V::load(from) } else { V::load_first(from, n) } }
 }
 
 #[inline(always)]
-unsafe fn store<V: Vector>(v: V, to: *mut f32, n: usize) {
+pub(crate) unsafe fn store<V: Vector>(v: V, to: *mut f32, n: usize) {
     // SAFETY: the caller's contract: `n` writable floats.
     unsafe { if n == LANES { v.store(to) } else { v.store_first(to, n) } }
 }

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::slice;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ignis_ops::{RopeTable, Rows};
+use ignis_ops::{RopeTable, Rows, Segment};
 use ignis_types::PAGE_TOKENS;
 
 use crate::attention::{self, AttentionPlan, Call, NO_SPLIT, Sizes};
+use crate::experts::Groups;
 use crate::kv::{self, KvPool};
 use crate::linear;
 use crate::pool::{Poisoned, Worker};
@@ -16,7 +17,7 @@ use crate::rows;
 use crate::simd::Isa;
 
 /// Pieces of a product that each worker gets on average: enough to even out a slow one.
-const PIECES: u32 = 6;
+pub(crate) const PIECES: u32 = 6;
 
 /// Which token a row is.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +38,8 @@ pub(crate) struct RoundJob<'a> {
     pub(crate) sizes: Sizes,
     pub(crate) plan: &'a AttentionPlan,
     pub(crate) tokens: &'a [Token],
+    pub(crate) segments: &'a [Segment],
+    pub(crate) groups: Groups,
     pub(crate) logit_rows: &'a [u32],
     pub(crate) block_tables: &'a [u32],
     pub(crate) stride: usize,
@@ -110,6 +113,25 @@ impl RoundJob<'_> {
                     // the round were appended before the last barrier.
                     unsafe { attention::run_item(self.isa, &call, item, next % heads) };
                 }
+            }
+            Step::Scan(scan) => {
+                let parts = scan.parts(self.isa);
+                loop {
+                    let next = self.compiled.claimed[at].fetch_add(1, Relaxed) as usize;
+                    let Some(segment) = self.segments.get(next / parts) else { break };
+                    // SAFETY: this worker alone claimed this part of the segment.
+                    unsafe { scan.run(self.isa, segment, next % parts) };
+                }
+            }
+            Step::Group { ids, experts } => {
+                if worker.index == 0 {
+                    // SAFETY: one worker; the routes were written before the last barrier.
+                    unsafe { self.group(*ids, *experts) };
+                }
+            }
+            Step::Experts { parts, panels } => {
+                // SAFETY: all workers are at this step.
+                unsafe { self.experts(at, parts.clone(), *panels, worker) };
             }
         }
     }
@@ -200,6 +222,8 @@ impl RoundJob<'_> {
                     let from = x.row(self.logit_rows[row] as usize);
                     y.row(row).copy_from_nonoverlapping(from, y.width);
                 }
+                RowOp::Gate(ref op) => op.run(isa, row),
+                RowOp::Expert(ref op) => self.expert_op(op, row),
                 RowOp::Join { attention } => {
                     let slot = self.plan.split[row];
                     if slot != NO_SPLIT {

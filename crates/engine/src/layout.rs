@@ -17,6 +17,7 @@ pub struct Mapped {
     workspace: RegionId,
     scratch: RegionId,
     logits: (BufferId, RegionId),
+    sections: Vec<RegionId>,
     penalties: RegionId,
     sampling: RegionId,
     kv_pool: RegionId,
@@ -73,6 +74,14 @@ pub fn lay_out(
     let scratch = layout.region(PlanLine::Workspace, "op scratch", scratch_bytes)?;
 
     let lanes = u64::from(limits.lanes_max);
+    let sections = program
+        .sections
+        .iter()
+        .map(|section| {
+            let bytes = device.section_bytes(section)?.times(lanes)?;
+            layout.region(PlanLine::LaneState, section.name, bytes)
+        })
+        .collect::<Result<_, _>>()?;
     let penalty_bytes = Bytes(4).times(u64::from(program.vocab))?.times(lanes)?;
     let penalties = layout.region(PlanLine::LaneState, "penalty counts", penalty_bytes)?;
 
@@ -91,6 +100,7 @@ pub fn lay_out(
         workspace,
         scratch,
         logits,
+        sections,
         penalties,
         sampling,
         kv_pool,
@@ -117,7 +127,7 @@ fn pack_buffers(
     Ok((shared, packed))
 }
 
-/// The largest encoded input of any product, and attention's partial sums beside it.
+/// The largest encoded input of any product, and what attention and routing need beside it.
 fn scratch(
     program: &Program,
     limits: &Limits,
@@ -126,11 +136,20 @@ fn scratch(
 ) -> Result<Bytes, Overflow> {
     let mut widest = Bytes::ZERO;
     for op in &program.ops {
-        if let Op::Linear(linear) = op {
-            let x = program.buffer(linear.x);
-            let bytes = device.linear_scratch(linear, rows_of(x.rows), u64::from(x.width))?;
-            widest = widest.max(bytes);
-        }
+        let bytes = match op {
+            Op::Linear(linear) => {
+                let x = program.buffer(linear.x);
+                device.linear_scratch(linear, rows_of(x.rows), u64::from(x.width))?
+            }
+            Op::ExpertLinear(linear) => {
+                let ids = program.buffer(linear.ids);
+                let cols = linear.parts.iter().map(|part| program.weight(part.w).cols).max();
+                let (rows, used) = (rows_of(ids.rows), u64::from(ids.width));
+                device.expert_scratch(linear, rows, used, u64::from(cols.unwrap_or(0)))?
+            }
+            _ => continue,
+        };
+        widest = widest.max(bytes);
     }
     widest.aligned(device.align())?.plus(device.attention_scratch(program, limits)?)
 }
@@ -143,6 +162,7 @@ impl Mapped {
         let mut addresses = Addresses {
             weights: self.weights.iter().map(|&id| at(id)).collect(),
             buffers: vec![0; buffers],
+            sections: self.sections.iter().map(|&id| at(id)).collect(),
             scratch: (at(self.scratch), self.layout.get(self.scratch).bytes),
             kv_pool: at(self.kv_pool),
             penalty_counts: at(self.penalties),

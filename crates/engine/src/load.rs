@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ignis_arena::{Arena, Space};
 use ignis_backend::{Device, DeviceError};
-use ignis_formats::{Checkpoint, quant};
+use ignis_formats::Checkpoint;
 use ignis_models::Model;
-use ignis_ops::{Program, Sampling, WeightId};
+use ignis_ops::{Program, Sampling, WeightId, WeightSpec};
 use ignis_pages::PageTable;
 use ignis_types::{Bytes, Limits, PageId, PlanLine};
 
@@ -101,21 +101,20 @@ fn put_weights(
     device: &mut dyn Device,
     progress: &Progress,
 ) -> Result<(), EngineError> {
-    let tensors = program
-        .weights
-        .iter()
-        .map(|weight| checkpoint.require(&weight.name))
-        .collect::<Result<Vec<_>, _>>()?;
-    let total = tensors.iter().map(|tensor| tensor.bytes).sum();
+    // Parts of one tensor are one weight each; what a part leaves out is not its own.
+    let stored_bytes = |weight: &WeightSpec| {
+        let elements = u64::from(weight.rows) * u64::from(weight.cols);
+        elements / weight.dtype.block_elements() * weight.dtype.block_bytes()
+    };
+    let total = program.weights.iter().map(stored_bytes).sum();
     progress.total.store(total, Ordering::Relaxed);
-    for (index, tensor) in tensors.into_iter().enumerate() {
-        let stored = checkpoint.data(tensor)?;
-        quant::check_finite(tensor.dtype, stored).map_err(|block| DeviceError::NotFinite {
-            name: tensor.name.clone(),
-            block: block as u64,
-        })?;
-        device.put_weight(WeightId(index as u32), stored)?;
-        progress.done.fetch_add(tensor.bytes, Ordering::Relaxed);
+    for (index, weight) in program.weights.iter().enumerate() {
+        let stored = weight
+            .tensors()
+            .map(|name| checkpoint.data(checkpoint.require(name)?))
+            .collect::<Result<Vec<_>, _>>()?;
+        device.put_weight(WeightId(index as u32), &stored)?;
+        progress.done.fetch_add(stored_bytes(weight), Ordering::Relaxed);
     }
     Ok(())
 }

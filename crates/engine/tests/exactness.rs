@@ -39,7 +39,7 @@ fn alone(golden: &Golden, chunk: u32, threads: usize, kv: KvFormat) -> Vec<Round
 
 #[test]
 fn chunking_and_threads_change_no_bit() {
-    for family in ["llama", "qwen3"] {
+    for family in ["llama", "qwen3", "qwen3_5", "qwen3_5-moe"] {
         let golden = Golden::open(family);
         for kv in [KvFormat::Bf16, KvFormat::F32] {
             let reference = alone(&golden, 128, 1, kv);
@@ -53,9 +53,14 @@ fn chunking_and_threads_change_no_bit() {
 
 #[test]
 fn batch_mates_and_pages_change_no_bit() {
-    let golden = Golden::open("qwen2");
-    let reference = alone(&golden, 128, 2, KvFormat::Bf16);
-    let mut engine = load(&golden, 128, 2, Activations::Int8, KvFormat::Bf16);
+    for family in ["qwen2", "qwen3_5", "qwen3_5-moe"] {
+        same_beside_others(&Golden::open(family));
+    }
+}
+
+fn same_beside_others(golden: &Golden) {
+    let reference = alone(golden, 128, 2, KvFormat::Bf16);
+    let mut engine = load(golden, 128, 2, Activations::Int8, KvFormat::Bf16);
     let prompt = golden.ids(200);
     // Two neighbours first, so that the request gets other pages and another lane.
     engine.admit(2, &prompt[3..70], 3, &Sampling::default(), &[]).unwrap();

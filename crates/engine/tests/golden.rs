@@ -90,4 +90,8 @@ families! {
     llama_yarn: "llama-yarn";
     qwen2: "qwen2";
     qwen3: "qwen3";
+    qwen3_5: "qwen3_5";
+    qwen3_moe: "qwen3-moe";
+    qwen3_next: "qwen3-next";
+    qwen3_5_moe: "qwen3_5-moe";
 }

@@ -45,8 +45,13 @@ static GATE: Gate = Gate;
 
 #[test]
 fn a_round_allocates_nothing() {
-    let golden = Golden::open("qwen3");
-    let mut engine = load(&golden, 64, 2, Activations::Int8, KvFormat::Bf16);
+    for family in ["qwen3", "qwen3_5-moe"] {
+        rounds_of(&Golden::open(family));
+    }
+}
+
+fn rounds_of(golden: &Golden) {
+    let mut engine = load(golden, 64, 2, Activations::Int8, KvFormat::Bf16);
     let drawn = Sampling {
         temperature: 0.8,
         top_k: 40,

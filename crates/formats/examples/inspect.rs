@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("{}", config.raw());
             tensors.unread().for_each(|(name, dtype)| println!("{name}: {dtype}, not read"));
         }
+        Checkpoint::Config(config) => println!("{}", config.raw()),
     }
     let mut bytes = 0;
     for tensor in checkpoint.tensors() {

@@ -17,6 +17,8 @@ pub enum Checkpoint {
         /// The weights.
         tensors: Safetensors,
     },
+    /// `config.json` alone: enough to plan a load, not to do it.
+    Config(ConfigJson),
 }
 
 impl Checkpoint {
@@ -29,7 +31,8 @@ impl Checkpoint {
         Checkpoint::open_extent(path, Extent::Whole)
     }
 
-    /// As [`Checkpoint::open`], of files that may end anywhere after their headers. Has no data.
+    /// As [`Checkpoint::open`], of files that may end anywhere after their headers. Has no data. A
+    /// folder may have no weights at all then, but `config.json`.
     pub fn open_header(path: &Path) -> Result<Checkpoint, FormatError> {
         Checkpoint::open_extent(path, Extent::Header)
     }
@@ -39,7 +42,15 @@ impl Checkpoint {
             return open_gguf(path, extent);
         }
         if !path.join(SINGLE_NAME).exists() && !path.join(INDEX_NAME).exists() {
-            return open_gguf(&only_gguf(path)?, extent);
+            let config = path.join("config.json");
+            return match only_gguf(path) {
+                Err(FormatError::NoCheckpoint { .. })
+                    if extent == Extent::Header && config.exists() =>
+                {
+                    Ok(Checkpoint::Config(ConfigJson::open(&config)?))
+                }
+                found => open_gguf(&found?, extent),
+            };
         }
         let config = ConfigJson::open(&path.join("config.json"))?;
         let tensors = match extent {
@@ -54,6 +65,7 @@ impl Checkpoint {
         match self {
             Checkpoint::Gguf(gguf) => gguf.tensors(),
             Checkpoint::Safetensors { tensors, .. } => tensors.tensors(),
+            Checkpoint::Config(_) => &[],
         }
     }
 
@@ -62,6 +74,7 @@ impl Checkpoint {
         match self {
             Checkpoint::Gguf(gguf) => gguf.tensor(name),
             Checkpoint::Safetensors { tensors, .. } => tensors.tensor(name),
+            Checkpoint::Config(_) => None,
         }
     }
 
@@ -70,6 +83,10 @@ impl Checkpoint {
         match self {
             Checkpoint::Gguf(gguf) => gguf.require(name),
             Checkpoint::Safetensors { tensors, .. } => tensors.require(name),
+            Checkpoint::Config(config) => {
+                let (file, tensor) = (config.path().to_owned(), name.to_owned());
+                Err(FormatError::TensorMissing { file, tensor })
+            }
         }
     }
 
@@ -81,6 +98,10 @@ impl Checkpoint {
         match self {
             Checkpoint::Gguf(gguf) => gguf.data(info),
             Checkpoint::Safetensors { tensors, .. } => tensors.data(info),
+            Checkpoint::Config(config) => {
+                let (file, tensor) = (config.path().to_owned(), info.name.clone());
+                Err(FormatError::HeaderOnly { file, tensor })
+            }
         }
     }
 }
@@ -165,6 +186,10 @@ mod tests {
         folder.write("config.json", "{}");
         let error = Checkpoint::open(folder.path()).unwrap_err();
         assert!(matches!(error, FormatError::NoCheckpoint { .. }), "{error}");
+        let header = Checkpoint::open_header(folder.path()).unwrap();
+        assert!(matches!(&header, Checkpoint::Config(_)) && header.tensors().is_empty());
+        let error = header.require("w").unwrap_err();
+        assert!(matches!(error, FormatError::TensorMissing { .. }), "{error}");
         let error = Checkpoint::open(&folder.path().join("none")).unwrap_err();
         assert!(matches!(error, FormatError::Io { .. }), "{error}");
     }

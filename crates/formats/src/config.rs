@@ -52,6 +52,12 @@ impl ConfigJson {
         &self.root
     }
 
+    /// The object at `key` as a document of its own, if there is one.
+    pub fn within(&self, key: &str) -> Option<ConfigJson> {
+        let root = self.get(key).filter(|value| value.is_object())?;
+        Some(ConfigJson { path: self.path.clone(), root: root.clone() })
+    }
+
     /// The value at a dotted path such as `text_config.rope_parameters.rope_theta`. `null` is a
     /// value here.
     pub fn get(&self, key: &str) -> Option<&Value> {

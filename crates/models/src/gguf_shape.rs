@@ -1,10 +1,11 @@
 //! The shape of a model in a GGUF file.
 
 use ignis_formats::{Checkpoint, Gguf};
-use ignis_ops::RopeScaling;
+use ignis_ops::{GateFunction, RopeScaling};
 
 use crate::error::ModelError;
-use crate::shape::{Family, ModelShape};
+use crate::family::Family;
+use crate::shape::{DeltaShape, ExpertShape, ModelShape};
 
 /// Reads `general.architecture` and the keys under it.
 pub(crate) fn read(checkpoint: &Checkpoint, gguf: &Gguf) -> Result<ModelShape, ModelError> {
@@ -27,15 +28,37 @@ pub(crate) fn read(checkpoint: &Checkpoint, gguf: &Gguf) -> Result<ModelShape, M
         Some(n) => narrow("attention.key_length", n)?,
         None => hidden.checked_div(heads).unwrap_or(0),
     };
+    // Draft layers lie behind the model's own.
+    let drafts = size_or("nextn_predict_layers", 0)?;
+    let layers = size("block_count")?.saturating_sub(drafts);
+    let delta = if family.is_hybrid() { Some(delta(layers, &size, &size_or)?) } else { None };
+    let experts = if family.has_experts() {
+        let norm = gguf.opt_bool(&key("expert_weights_norm"))?.unwrap_or(true);
+        Some(ExpertShape {
+            count: size("expert_count")?,
+            used: size("expert_used_count")?,
+            inner: size("expert_feed_forward_length")?,
+            shared_inner: match family {
+                Family::Qwen3Moe => 0,
+                _ => size("expert_shared_feed_forward_length")?,
+            },
+            renormalise: norm,
+        })
+    } else {
+        None
+    };
     let table = checkpoint.require("token_embd.weight")?;
     let vocab = narrow("token_embd.weight rows", table.shape.first().copied().unwrap_or(0))?;
 
     Ok(ModelShape {
         family,
         name: gguf.opt_str("general.name")?.unwrap_or_default().to_owned(),
-        layers: size("block_count")?,
+        layers,
         hidden,
-        ffn: size("feed_forward_length")?,
+        ffn: match &experts {
+            Some(experts) => experts.inner,
+            None => size("feed_forward_length")?,
+        },
         heads,
         kv_heads,
         head_dim,
@@ -48,6 +71,27 @@ pub(crate) fn read(checkpoint: &Checkpoint, gguf: &Gguf) -> Result<ModelShape, M
         rope_factors: rope_factors(checkpoint)?,
         attention_bias: true,
         tied: checkpoint.tensor("output.weight").is_none(),
+        delta,
+        experts,
+    })
+}
+
+/// Recurrent layers: every layer but each `full_attention_interval`-th.
+fn delta(
+    layers: u32,
+    size: &dyn Fn(&'static str) -> Result<u32, ModelError>,
+    size_or: &dyn Fn(&'static str, u32) -> Result<u32, ModelError>,
+) -> Result<DeltaShape, ModelError> {
+    let every = size_or("full_attention_interval", 4)?.max(1);
+    let value_heads = size("ssm.time_step_rank")?;
+    Ok(DeltaShape {
+        layers: (1..=layers).map(|nth| nth % every != 0).collect(),
+        key_heads: size("ssm.group_count")?,
+        value_heads,
+        key_dim: size("ssm.state_size")?,
+        value_dim: size("ssm.inner_size")?.checked_div(value_heads).unwrap_or(0),
+        kernel: size("ssm.conv_kernel")?,
+        gate: GateFunction::Silu,
     })
 }
 

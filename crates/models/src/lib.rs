@@ -2,20 +2,26 @@
 //!
 //! Key properties: everything here is computed from headers; weights are named, never read (but
 //! for the short vector of rotary factors that some GGUF files carry). A family is written once,
-//! for both file formats.
+//! for both file formats. A `config.json` alone implies its tensors, which is enough for a plan.
 //!
 //! Knows nothing of Python, HTTP, devices or who runs a program.
 #![forbid(unsafe_code)]
 
-mod dense;
+mod attention;
+mod delta;
 mod error;
+mod family;
 mod gguf_shape;
 mod hf_shape;
+mod mlp;
 mod names;
+mod program;
 mod shape;
+mod writer;
 
 pub use error::ModelError;
-pub use shape::{Family, ModelShape};
+pub use family::Family;
+pub use shape::{DeltaShape, ExpertShape, ModelShape};
 
 use ignis_formats::Checkpoint;
 use ignis_ops::Program;
@@ -36,10 +42,22 @@ impl Model {
     pub fn of(checkpoint: &Checkpoint) -> Result<Model, ModelError> {
         let shape = match checkpoint {
             Checkpoint::Gguf(gguf) => gguf_shape::read(checkpoint, gguf)?,
-            Checkpoint::Safetensors { config, .. } => hf_shape::read(checkpoint, config)?,
+            Checkpoint::Safetensors { config, .. } | Checkpoint::Config(config) => {
+                hf_shape::read(checkpoint, config)?
+            }
         };
         shape.check()?;
-        let program = dense::program(checkpoint, &shape)?;
+        let implied = match checkpoint {
+            Checkpoint::Config(config) => Some(hf_shape::implied_dtype(config)?),
+            _ => None,
+        };
+        let program = program::program(checkpoint, &shape, implied)?;
         Ok(Model { shape, program })
+    }
+
+    /// Values in all matrices and vectors of the program.
+    pub fn parameters(&self) -> u64 {
+        let weights = self.program.weights.iter();
+        weights.map(|weight| u64::from(weight.rows) * u64::from(weight.cols)).sum()
     }
 }

@@ -1,45 +1,45 @@
 //! Dimensions and options of a model.
 
-use ignis_ops::{RopeScaling, RopeTable};
+use ignis_ops::{GateFunction, RopeScaling, RopeTable};
 
 use crate::error::ModelError;
+use crate::family::Family;
 
-/// A family of architectures that share a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Llama, SmolLM2, Mistral without a window.
-    Llama,
-    /// Qwen2 and Qwen2.5: biases on q, k and v.
-    Qwen2,
-    /// Qwen3: norms on each head of q and k.
-    Qwen3,
+/// The recurrent layers of a hybrid model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeltaShape {
+    /// Whether each layer is recurrent; the others attend.
+    pub layers: Vec<bool>,
+    /// Heads of q and k.
+    pub key_heads: u32,
+    /// Heads of v.
+    pub value_heads: u32,
+    /// Values of a head of q and k.
+    pub key_dim: u32,
+    /// Values of a head of v.
+    pub value_dim: u32,
+    /// Columns that the convolution sees.
+    pub kernel: u32,
+    /// What the output gate goes through.
+    pub gate: GateFunction,
 }
 
-impl Family {
-    /// Names that a file may use.
-    pub const SUPPORTED: &'static str = "llama, qwen2, qwen3";
-
-    /// The family of an architecture's name in a file.
-    pub fn of(name: &str) -> Option<Family> {
-        match name {
-            "llama" => Some(Family::Llama),
-            "qwen2" => Some(Family::Qwen2),
-            "qwen3" => Some(Family::Qwen3),
-            _ => None,
-        }
-    }
-
-    /// The name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Family::Llama => "llama",
-            Family::Qwen2 => "qwen2",
-            Family::Qwen3 => "qwen3",
-        }
-    }
+/// The experts of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertShape {
+    /// How many there are.
+    pub count: u32,
+    /// How many a token uses.
+    pub used: u32,
+    /// Width inside each.
+    pub inner: u32,
+    /// Width inside the shared one; 0 without one.
+    pub shared_inner: u32,
+    /// Whether the weights of the used ones are made to add up to 1.
+    pub renormalise: bool,
 }
 
-/// What the headers of a dense model say.
+/// What the headers of a model say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelShape {
     /// Which program.
@@ -50,7 +50,7 @@ pub struct ModelShape {
     pub layers: u32,
     /// Width of the residual stream.
     pub hidden: u32,
-    /// Width inside the MLP.
+    /// Width inside the MLP; of one expert, in a layer that has them.
     pub ffn: u32,
     /// Query heads.
     pub heads: u32,
@@ -76,22 +76,15 @@ pub struct ModelShape {
     pub attention_bias: bool,
     /// The head is the embedding table.
     pub tied: bool,
+    /// Recurrent layers, if any.
+    pub delta: Option<DeltaShape>,
+    /// Experts, if any.
+    pub experts: Option<ExpertShape>,
 }
 
 impl ModelShape {
     /// Refuses dimensions that no program can have, before anything is computed from them.
     pub fn check(&self) -> Result<(), ModelError> {
-        let range = |key, found: u32, max: u32| {
-            if (1..=max).contains(&found) {
-                Ok(())
-            } else {
-                Err(ModelError::ValueOutOfRange {
-                    key,
-                    found: found.to_string(),
-                    expected: format!("1 to {max}"),
-                })
-            }
-        };
         range("layers", self.layers, 1024)?;
         range("hidden size", self.hidden, 1 << 17)?;
         range("intermediate size", self.ffn, 1 << 19)?;
@@ -101,20 +94,15 @@ impl ModelShape {
         range("vocabulary", self.vocab, 1 << 20)?;
         range("context length", self.context_trained, 1 << 24)?;
         range("rotary dimensions", self.rotary_dim, self.head_dim)?;
-        let even = |key, found: u32, step: u32| {
-            if found.is_multiple_of(step) {
-                Ok(())
-            } else {
-                Err(ModelError::ValueOutOfRange {
-                    key,
-                    found: found.to_string(),
-                    expected: format!("a multiple of {step}"),
-                })
-            }
-        };
         even("head_dim", self.head_dim, 16)?;
         even("rotary dimensions", self.rotary_dim, 2)?;
         even("attention heads", self.heads, self.kv_heads)?;
+        if let Some(delta) = &self.delta {
+            delta.check(self.layers)?;
+        }
+        if let Some(experts) = &self.experts {
+            experts.check()?;
+        }
         let positive = |key, found: f64| {
             if found.is_finite() && found > 0.0 {
                 Ok(())
@@ -150,14 +138,60 @@ impl ModelShape {
         }
         table
     }
+}
 
-    /// Values in all matrices and vectors of the program.
-    pub fn parameters(&self) -> u64 {
-        let [hidden, ffn, vocab] = [self.hidden, self.ffn, self.vocab].map(u64::from);
-        let q = u64::from(self.heads) * u64::from(self.head_dim);
-        let kv = u64::from(self.kv_heads) * u64::from(self.head_dim);
-        let layer = hidden * (2 * q + 2 * kv + 3 * ffn + 2);
-        let heads = if self.tied { 1 } else { 2 };
-        u64::from(self.layers) * layer + heads * vocab * hidden + hidden
+impl DeltaShape {
+    /// Layers that attend.
+    pub fn attention_layers(&self) -> u32 {
+        self.layers.iter().filter(|&&recurrent| !recurrent).count() as u32
     }
+
+    /// Values of q, k and v in one row.
+    pub fn channels(&self) -> u32 {
+        2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+    }
+
+    fn check(&self, layers: u32) -> Result<(), ModelError> {
+        range("linear key heads", self.key_heads, 1024)?;
+        range("linear value heads", self.value_heads, 1024)?;
+        range("linear key head dim", self.key_dim, 512)?;
+        range("linear value head dim", self.value_dim, 512)?;
+        range("linear conv kernel", self.kernel, 4)?;
+        even("linear value heads", self.value_heads, self.key_heads)?;
+        even("linear key head dim", self.key_dim, 16)?;
+        even("linear value head dim", self.value_dim, 16)?;
+        if self.layers.len() != layers as usize {
+            return Err(ModelError::ValueOutOfRange {
+                key: "layer_types",
+                found: format!("{} entries", self.layers.len()),
+                expected: format!("{layers}"),
+            });
+        }
+        range("attention layers", self.attention_layers(), layers)
+    }
+}
+
+impl ExpertShape {
+    fn check(&self) -> Result<(), ModelError> {
+        range("experts", self.count, 4096)?;
+        range("experts used", self.used, self.count.min(64))?;
+        range("expert intermediate size", self.inner, 1 << 17)?;
+        range("shared expert intermediate size", self.shared_inner.max(1), 1 << 17)
+    }
+}
+
+fn range(key: &'static str, found: u32, max: u32) -> Result<(), ModelError> {
+    if (1..=max).contains(&found) {
+        return Ok(());
+    }
+    let (found, expected) = (found.to_string(), format!("1 to {max}"));
+    Err(ModelError::ValueOutOfRange { key, found, expected })
+}
+
+fn even(key: &'static str, found: u32, step: u32) -> Result<(), ModelError> {
+    if found.is_multiple_of(step) {
+        return Ok(());
+    }
+    let (found, expected) = (found.to_string(), format!("a multiple of {step}"));
+    Err(ModelError::ValueOutOfRange { key, found, expected })
 }

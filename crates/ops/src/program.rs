@@ -1,10 +1,11 @@
-//! A model as a list of ops over typed buffers and weights.
+//! A model as a list of ops over typed buffers, weights and sections.
 
-use ignis_types::DType;
-
-use crate::error::{ShapeError, equal, multiple};
+use crate::section::SectionSpec;
+use crate::weight::WeightSpec;
 use crate::{
-    AddRows, Embed, GatherRows, KvAppend, Linear, PagedAttention, RmsNorm, Rope, RopeTable, SwiGlu,
+    AddRows, AddScaled, CausalConv, DeltaGates, DeltaRule, Embed, ExpertLinear, ExpertSum, Gate,
+    GatedNorm, GatherRows, KvAppend, L2NormHeads, Linear, PagedAttention, RmsNorm, Rope, RopeTable,
+    Route, SwiGlu,
 };
 
 /// An activation buffer of a program.
@@ -35,49 +36,6 @@ pub struct BufferSpec {
     pub width: u32,
 }
 
-/// What a weight is used for; a device chooses its layout by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WeightKind {
-    /// `[out, in]`, read by [`Linear`].
-    Matrix,
-    /// `[vocab, hidden]`, read by [`Embed`] a row at a time.
-    Table,
-    /// A [`WeightKind::Matrix`] that is read as a table too: tied embeddings.
-    TableAndMatrix,
-    /// `[n]`, expanded to f32.
-    Vector,
-}
-
-/// The order of a matrix's rows in the file, and so what the loader does to them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowOrder {
-    /// As the program wants them.
-    AsStored,
-    /// llama GGUF: each head's rotary pairs are adjacent (`[heads, head_dim/2, 2]`); the program
-    /// wants halves (`[heads, 2, head_dim/2]`).
-    AdjacentPairs {
-        /// Rows of one head.
-        head_dim: u32,
-    },
-}
-
-/// One weight of a program and where it comes from.
-#[derive(Clone, Debug)]
-pub struct WeightSpec {
-    /// Name in the checkpoint.
-    pub name: String,
-    /// Stored dtype.
-    pub dtype: DType,
-    /// Rows (`out`, `vocab`); 1 for a vector.
-    pub rows: u32,
-    /// Columns (`in`, `hidden`, the vector's length).
-    pub cols: u32,
-    /// How it is used.
-    pub kind: WeightKind,
-    /// How its rows are ordered in the file.
-    pub order: RowOrder,
-}
-
 /// Shape of the KV pool that a program's attention layers share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
@@ -102,6 +60,16 @@ pub enum Op {
     SwiGlu(SwiGlu),
     AddRows(AddRows),
     GatherRows(GatherRows),
+    Gate(Gate),
+    CausalConv(CausalConv),
+    L2NormHeads(L2NormHeads),
+    DeltaGates(DeltaGates),
+    DeltaRule(DeltaRule),
+    GatedNorm(GatedNorm),
+    Route(Route),
+    ExpertLinear(ExpertLinear),
+    ExpertSum(ExpertSum),
+    AddScaled(AddScaled),
 }
 
 impl Op {
@@ -113,8 +81,20 @@ impl Op {
             | Op::Rope(_)
             | Op::KvAppend(_)
             | Op::SwiGlu(_)
-            | Op::AddRows(_) => true,
-            Op::Linear(_) | Op::PagedAttention(_) | Op::GatherRows(_) => false,
+            | Op::AddRows(_)
+            | Op::Gate(_)
+            | Op::L2NormHeads(_)
+            | Op::DeltaGates(_)
+            | Op::GatedNorm(_)
+            | Op::Route(_)
+            | Op::AddScaled(_) => true,
+            Op::Linear(_)
+            | Op::PagedAttention(_)
+            | Op::GatherRows(_)
+            | Op::CausalConv(_)
+            | Op::DeltaRule(_)
+            | Op::ExpertLinear(_)
+            | Op::ExpertSum(_) => false,
         }
     }
 
@@ -133,11 +113,24 @@ impl Op {
             Op::SwiGlu(op) => [op.gate, op.up, op.y].into_iter().for_each(visit),
             Op::AddRows(op) => [op.x, op.y].into_iter().for_each(visit),
             Op::GatherRows(op) => [op.x, op.y].into_iter().for_each(visit),
+            Op::Gate(op) => [op.gate, op.y].into_iter().for_each(visit),
+            Op::CausalConv(op) => [op.x, op.y].into_iter().for_each(visit),
+            Op::L2NormHeads(op) => visit(op.x),
+            Op::DeltaGates(op) => [op.a, op.b].into_iter().for_each(visit),
+            Op::DeltaRule(op) => [op.qkv, op.a, op.b, op.y].into_iter().for_each(visit),
+            Op::GatedNorm(op) => [op.x, op.gate, op.y].into_iter().for_each(visit),
+            Op::Route(op) => [op.scores, op.ids, op.weights].into_iter().for_each(visit),
+            Op::ExpertLinear(op) => {
+                [op.x, op.ids].into_iter().for_each(&mut visit);
+                op.parts.iter().for_each(|part| visit(part.y));
+            }
+            Op::ExpertSum(op) => [op.x, op.ids, op.weights, op.y].into_iter().for_each(visit),
+            Op::AddScaled(op) => [op.x, op.scale, op.y].into_iter().for_each(visit),
         }
     }
 }
 
-/// A model, complete: weights, buffers, ops, and the shape of its KV pool.
+/// A model, complete: weights, buffers, ops, and what it keeps of a sequence.
 ///
 /// `ops[..head]` turn tokens into the last hidden state of every row; `ops[head..]` start with a
 /// [`GatherRows`] and end with the logits. A device may run the head again for other rows of the
@@ -148,6 +141,8 @@ pub struct Program {
     pub weights: Vec<WeightSpec>,
     /// Every buffer, by [`BufferId`].
     pub buffers: Vec<BufferSpec>,
+    /// State of a sequence beside its pages, by [`SectionId`](crate::SectionId).
+    pub sections: Vec<SectionSpec>,
     /// The steps, in order.
     pub ops: Vec<Op>,
     /// First op of the head.
@@ -191,118 +186,5 @@ impl Program {
         }
         spans[self.logits.0 as usize].1 = self.ops.len();
         spans
-    }
-}
-
-/// Collects a program op by op and checks every shape on the way.
-#[derive(Debug)]
-pub struct ProgramBuilder {
-    weights: Vec<WeightSpec>,
-    buffers: Vec<BufferSpec>,
-    ops: Vec<Op>,
-    kv: KvShape,
-    rope: RopeTable,
-    head: Option<usize>,
-}
-
-impl ProgramBuilder {
-    /// An empty program over a pool of `kv` and the frequencies of `rope`.
-    pub fn new(kv: KvShape, rope: RopeTable) -> Self {
-        ProgramBuilder { weights: vec![], buffers: vec![], ops: vec![], kv, rope, head: None }
-    }
-
-    /// Declares a weight.
-    pub fn weight(&mut self, spec: WeightSpec) -> WeightId {
-        self.weights.push(spec);
-        WeightId(self.weights.len() as u32 - 1)
-    }
-
-    /// Declares a buffer; it lives from its first to its last op.
-    pub fn buffer(&mut self, name: &'static str, rows: Rows, width: u32) -> BufferId {
-        self.buffers.push(BufferSpec { name, rows, width });
-        BufferId(self.buffers.len() as u32 - 1)
-    }
-
-    /// Appends an op, after checking it against its contract.
-    pub fn push(&mut self, op: Op) -> Result<(), ShapeError> {
-        self.check(&op)?;
-        self.ops.push(op);
-        Ok(())
-    }
-
-    /// Everything pushed from here on belongs to the head.
-    pub fn begin_head(&mut self) {
-        self.head = Some(self.ops.len());
-    }
-
-    /// The program, whose logits are in `logits`.
-    pub fn finish(self, logits: BufferId) -> Program {
-        let vocab = self.buffers[logits.0 as usize].width;
-        Program {
-            head: self.head.expect("every program has a head"),
-            weights: self.weights,
-            buffers: self.buffers,
-            ops: self.ops,
-            logits,
-            vocab,
-            kv: self.kv,
-            rope: self.rope,
-        }
-    }
-
-    fn width(&self, id: BufferId) -> u64 {
-        u64::from(self.buffers[id.0 as usize].width)
-    }
-
-    fn spec(&self, id: WeightId) -> &WeightSpec {
-        &self.weights[id.0 as usize]
-    }
-
-    fn check(&self, op: &Op) -> Result<(), ShapeError> {
-        let kv_width = u64::from(self.kv.kv_heads) * u64::from(self.kv.head_dim);
-        match op {
-            Op::Embed(op) => {
-                let table = self.spec(op.table);
-                equal("embed", "width of y", self.width(op.y), u64::from(table.cols))
-            }
-            Op::RmsNorm(op) => {
-                let gain = u64::from(self.spec(op.w).cols);
-                equal("rms_norm", "width of y", self.width(op.y), self.width(op.x))?;
-                multiple("rms_norm", "width of x", self.width(op.x), gain)
-            }
-            Op::Linear(op) => op.parts.iter().try_for_each(|part| {
-                let w = self.spec(part.w);
-                equal("linear", "width of x", self.width(op.x), u64::from(w.cols))?;
-                equal("linear", "width of y", self.width(part.y), u64::from(w.rows))?;
-                if let Some(bias) = part.bias {
-                    equal("linear", "bias", u64::from(self.spec(bias).cols), u64::from(w.rows))?;
-                }
-                Ok(())
-            }),
-            Op::Rope(op) => {
-                multiple("rope", "width of x", self.width(op.x), u64::from(op.head_dim))?;
-                let rotary = self.rope.rotary_dim() as u64;
-                if rotary > u64::from(op.head_dim) {
-                    return equal("rope", "rotary_dim", rotary, u64::from(op.head_dim));
-                }
-                Ok(())
-            }
-            Op::KvAppend(op) => {
-                equal("kv_append", "width of k", self.width(op.k), kv_width)?;
-                equal("kv_append", "width of v", self.width(op.v), kv_width)
-            }
-            Op::PagedAttention(op) => {
-                equal("attention", "width of o", self.width(op.o), self.width(op.q))?;
-                multiple("attention", "width of q", self.width(op.q), kv_width)
-            }
-            Op::SwiGlu(op) => {
-                equal("swiglu", "width of up", self.width(op.up), self.width(op.gate))?;
-                equal("swiglu", "width of y", self.width(op.y), self.width(op.gate))
-            }
-            Op::AddRows(op) => equal("add_rows", "width of x", self.width(op.x), self.width(op.y)),
-            Op::GatherRows(op) => {
-                equal("gather_rows", "width of y", self.width(op.y), self.width(op.x))
-            }
-        }
     }
 }

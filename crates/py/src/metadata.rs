@@ -22,7 +22,7 @@ pub(crate) fn read_metadata(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_,
                 out.set_item(key, meta(py, value)?)?;
             }
         }
-        Checkpoint::Safetensors { config, .. } => {
+        Checkpoint::Safetensors { config, .. } | Checkpoint::Config(config) => {
             if let Some(object) = config.raw().as_object() {
                 for (key, value) in object {
                     out.set_item(key, json(py, value)?)?;

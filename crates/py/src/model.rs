@@ -45,7 +45,8 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<ModelInfo> {
     let mut stored_bytes = 0;
     for weight in &model.program.weights {
         *counts.entry(weight.dtype.name()).or_default() += 1;
-        stored_bytes += checkpoint.tensor(&weight.name).map_or(0, |tensor| tensor.bytes);
+        let elements = u64::from(weight.rows) * u64::from(weight.cols);
+        stored_bytes += elements / weight.dtype.block_elements() * weight.dtype.block_bytes();
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
@@ -53,13 +54,14 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<ModelInfo> {
         counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
     let (format, file) = match &checkpoint {
         Checkpoint::Gguf(gguf) => ("gguf", gguf.path().to_owned()),
-        Checkpoint::Safetensors { .. } => ("safetensors", path.clone()),
+        Checkpoint::Safetensors { .. } | Checkpoint::Config(_) => ("safetensors", path.clone()),
     };
+    let parameters = model.parameters();
     let shape = model.shape;
     Ok(ModelInfo {
         format,
         architecture: shape.family.name(),
-        parameters: shape.parameters(),
+        parameters,
         name: shape.name,
         file: file.display().to_string(),
         stored_bytes,

@@ -1,7 +1,9 @@
 //! Device memory as an array of slots, each holding the token that was stored there.
 
 use ignis_backend::{Addresses, Device, DeviceError, DeviceLayout, LaneSampling};
-use ignis_ops::{KvShape, Linear, Program, Round, SampleOut, WeightId, WeightSpec};
+use ignis_ops::{
+    ExpertLinear, KvShape, Linear, Program, Round, SampleOut, SectionSpec, WeightId, WeightSpec,
+};
 use ignis_types::{Bytes, Limits, Overflow, PAGE_TOKENS};
 
 use crate::witness::witness_next;
@@ -18,6 +20,12 @@ impl DeviceLayout for SimLayout {
         Ok(Bytes::ZERO)
     }
     fn linear_scratch(&self, _: &Linear, _: u64, _: u64) -> Result<Bytes, Overflow> {
+        Ok(Bytes::ZERO)
+    }
+    fn expert_scratch(&self, _: &ExpertLinear, _: u64, _: u64, _: u64) -> Result<Bytes, Overflow> {
+        Ok(Bytes::ZERO)
+    }
+    fn section_bytes(&self, _: &SectionSpec) -> Result<Bytes, Overflow> {
         Ok(Bytes::ZERO)
     }
     fn attention_scratch(&self, _: &Program, _: &Limits) -> Result<Bytes, Overflow> {
@@ -104,7 +112,7 @@ impl Device for SimDevice {
         Ok(())
     }
 
-    fn put_weight(&mut self, _: WeightId, _: &[u8]) -> Result<(), DeviceError> {
+    fn put_weight(&mut self, _: WeightId, _: &[&[u8]]) -> Result<(), DeviceError> {
         Ok(())
     }
 

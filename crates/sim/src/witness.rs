@@ -22,6 +22,7 @@ pub fn witness_program(vocab: u32) -> Program {
     Program {
         weights: Vec::new(),
         buffers: vec![BufferSpec { name: "logits", rows: Rows::Logits, width: vocab }],
+        sections: Vec::new(),
         ops: Vec::new(),
         head: 0,
         logits: BufferId(0),

@@ -2,7 +2,6 @@
 
 use half::f16;
 use ignis_formats::quant;
-use ignis_ops::RowOrder;
 use ignis_types::DType;
 
 use super::form::{Form, codes_bytes, packed_bytes, panels, scales, supports};
@@ -43,13 +42,13 @@ pub enum PackError {
         /// Index of the first bad block, in stored order.
         block: u64,
     },
-    /// The rows are no whole number of heads with pairs in them.
-    #[error("{rows} rows are not whole heads of {head_dim} rows")]
-    HeadsPartial {
-        /// Rows of the matrix.
-        rows: u32,
-        /// Rows of a head.
-        head_dim: u32,
+    /// A row is picked that is not stored, or not every row has a pick.
+    #[error("row {row} is picked, {stored} rows are stored")]
+    RowMissing {
+        /// The pick; `u32::MAX` where there is none.
+        row: u32,
+        /// Rows that are stored.
+        stored: u32,
     },
     /// A size is beyond what memory can hold.
     #[error(transparent)]
@@ -58,12 +57,13 @@ pub enum PackError {
 
 /// Packs a stored matrix `[rows, cols]`: the same values, in panels, rows in the program's order.
 ///
+/// Row `i` is stored row `picks[i]`; without picks the stored rows are all taken as they lie.
 /// Every byte of `out` is written; rows that fill up the last panel are zeros. No heap is used.
 pub fn pack(
     dtype: DType,
     rows: u32,
     cols: u32,
-    order: RowOrder,
+    picks: Option<&[u32]>,
     stored: &[u8],
     out: &mut [u8],
 ) -> Result<(), PackError> {
@@ -71,8 +71,10 @@ pub fn pack(
         Some(form) if supports(dtype, cols) => form,
         _ => return Err(PackError::Unsupported { dtype, cols }),
     };
-    let expected = dtype.bytes_of(u64::from(rows) * u64::from(cols))?;
-    let expected = expected.expect("supported columns are whole blocks").0;
+    let row_bytes = dtype.bytes_of(u64::from(cols))?.expect("supported columns are whole blocks").0;
+    let rows_stored = u32::try_from(stored.len() as u64 / row_bytes).unwrap_or(u32::MAX);
+    let rows_needed = if picks.is_some() { rows_stored } else { rows };
+    let expected = row_bytes * u64::from(rows_needed);
     if stored.len() as u64 != expected {
         return Err(PackError::StoredBytes { expected, found: stored.len() as u64 });
     }
@@ -80,24 +82,29 @@ pub fn pack(
     if out.len() as u64 != expected {
         return Err(PackError::PackedBytes { expected, found: out.len() as u64 });
     }
-    if let RowOrder::AdjacentPairs { head_dim } = order
-        && (head_dim == 0 || !head_dim.is_multiple_of(2) || !rows.is_multiple_of(head_dim))
-    {
-        return Err(PackError::HeadsPartial { rows, head_dim });
+    if let Some(picks) = picks {
+        let bad = picks.iter().copied().find(|&pick| pick >= rows_stored);
+        let bad = bad.or((picks.len() != rows as usize).then_some(u32::MAX));
+        if let Some(row) = bad {
+            return Err(PackError::RowMissing { row, stored: rows_stored });
+        }
     }
-    quant::check_finite(dtype, stored)
-        .map_err(|block| PackError::NotFinite { block: block as u64 })?;
     if rows == 0 {
         return Ok(());
     }
 
     out.fill(0);
-    let row_bytes = stored.len() / rows as usize;
+    let row_bytes = row_bytes as usize;
+    let row_blocks = row_bytes as u64 / dtype.block_bytes();
     let panel_bytes = out.len() / panels(rows) as usize;
     for row in 0..rows {
-        let from = stored_row(order, row) as usize * row_bytes;
+        let from = picks.map_or(row, |picks| picks[row as usize]) as usize;
+        let first_block = from as u64 * row_blocks;
         let panel = row as usize / PANEL_ROWS * panel_bytes;
-        let (from, to) = (&stored[from..][..row_bytes], &mut out[panel..][..panel_bytes]);
+        let (from, to) =
+            (&stored[from * row_bytes..][..row_bytes], &mut out[panel..][..panel_bytes]);
+        quant::check_finite(dtype, from)
+            .map_err(|block| PackError::NotFinite { block: first_block + block as u64 })?;
         let lane = row as usize % PANEL_ROWS;
         match form {
             Form::Codes { codes, scales, .. } => pack_codes(dtype, codes, scales, lane, from, to),
@@ -106,18 +113,6 @@ pub fn pack(
         }
     }
     Ok(())
-}
-
-/// Where row `row` of the program is stored.
-fn stored_row(order: RowOrder, row: u32) -> u32 {
-    match order {
-        RowOrder::AsStored => row,
-        RowOrder::AdjacentPairs { head_dim } => {
-            let (head, at) = (row / head_dim, row % head_dim);
-            let (half, pair) = (at / (head_dim / 2), at % (head_dim / 2));
-            head * head_dim + 2 * pair + half
-        }
-    }
 }
 
 fn pack_floats<const N: usize>(lane: usize, row: &[u8], panel: &mut [u8]) {

@@ -1,7 +1,9 @@
 //! A small random llama, a rig that runs it on the device, and its naive f64 twin.
 #![allow(dead_code)] // each test file uses a part
 
+pub(crate) mod hybrid;
 pub(crate) mod naive;
+mod naive_state;
 
 use half::f16;
 use ignis_backend::{Activations, Addresses, Device, KvFormat};
@@ -9,8 +11,8 @@ use ignis_cpu::simd::Isa;
 use ignis_cpu::{CpuDevice, CpuOptions};
 use ignis_ops::{
     AddRows, Embed, GatherRows, KvAppend, KvShape, Linear, LinearPart, Op, PagedAttention, Program,
-    ProgramBuilder, RmsNorm, Rope, RopeScaling, RopeTable, Round, RowOrder, Rows, Segment, SwiGlu,
-    WeightId, WeightKind, WeightSpec,
+    ProgramBuilder, RmsNorm, Rope, RopeScaling, RopeTable, Round, Rows, Segment, SwiGlu, WeightId,
+    WeightKind, WeightSpec,
 };
 use ignis_types::{Bytes, DType, Limits, PAGE_TOKENS};
 
@@ -55,8 +57,7 @@ pub(crate) fn llama(shape: &Shape) -> Program {
     let mut count = 0;
     let mut weight = |b: &mut ProgramBuilder, dtype, rows, cols, kind| {
         count += 1;
-        let order = RowOrder::AsStored;
-        b.weight(WeightSpec { name: format!("w{count}"), dtype, rows, cols, kind, order })
+        b.weight(WeightSpec::new(format!("w{count}"), dtype, rows, cols, kind))
     };
     let (q_width, kv_width) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
     let h = b.buffer("hidden", Rows::Round, s.hidden);
@@ -181,13 +182,16 @@ pub(crate) fn options(threads: usize) -> CpuOptions {
 
 impl Rig {
     pub(crate) fn new(shape: &Shape, limits: Limits, options: CpuOptions, isa: Isa) -> Rig {
-        let program = llama(shape);
+        Rig::of(llama(shape), limits, options, isa)
+    }
+
+    pub(crate) fn of(program: Program, limits: Limits, options: CpuOptions, isa: Isa) -> Rig {
         let mut device = CpuDevice::with_isa(options, isa).unwrap();
         let (addresses, end) = lay_out(&program, &limits, &device);
         device.reserve(end).unwrap();
         device.bind(&program, &addresses, &limits).unwrap();
         for (i, spec) in program.weights.iter().enumerate() {
-            device.put_weight(WeightId(i as u32), &stored(spec, i as u64)).unwrap();
+            device.put_weight(WeightId(i as u32), &[&stored(spec, i as u64)]).unwrap();
         }
         let stride = limits.sequence_pages_max() as usize;
         let mut tables = vec![u32::MAX; stride * limits.lanes_max as usize];
@@ -254,15 +258,25 @@ pub(crate) fn lay_out(
             let x = program.buffer(op.x);
             layout.linear_scratch(op, rows(x.rows), x.width.into()).unwrap().0
         }
+        Op::ExpertLinear(op) => {
+            let ids = program.buffer(op.ids);
+            let cols = op.parts.iter().map(|part| program.weight(part.w).cols).max().unwrap();
+            let rows = rows(ids.rows);
+            layout.expert_scratch(op, rows, ids.width.into(), cols.into()).unwrap().0
+        }
         _ => 0,
     });
     let linear = linear.max().unwrap().next_multiple_of(layout.align());
     let scratch = linear + layout.attention_scratch(program, limits).unwrap().0;
     let lanes = u64::from(limits.lanes_max);
     let kv = layout.kv_page_bytes(&program.kv).unwrap().0 * u64::from(limits.pages);
+    let sections = program.sections.iter().map(|section| {
+        region(u64::from(limits.lanes_max) * layout.section_bytes(section).unwrap().0)
+    });
     let addresses = Addresses {
         weights,
         buffers,
+        sections: sections.collect(),
         scratch: (region(scratch), Bytes(scratch)),
         kv_pool: region(kv),
         penalty_counts: region(lanes * 4 * u64::from(program.vocab)),

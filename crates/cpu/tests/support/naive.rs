@@ -1,9 +1,9 @@
 //! The program in f64, op by op from the contracts, for one sequence without pages.
 
 use ignis_formats::quant;
-use ignis_ops::{BufferId, Op, Program, WeightId};
+use ignis_ops::{BufferId, Op, Program, VectorMap, WeightId, WeightKind};
 
-use super::stored;
+use super::{naive_state, stored};
 
 /// Logits of the last token of `tokens`.
 pub(crate) fn logits(program: &Program, tokens: &[u32]) -> Vec<f64> {
@@ -12,7 +12,8 @@ pub(crate) fn logits(program: &Program, tokens: &[u32]) -> Vec<f64> {
         let spec = program.weight(id);
         let mut values = vec![0f32; spec.rows as usize * spec.cols as usize];
         quant::dequantize(spec.dtype, &stored(spec, u64::from(id.0)), &mut values).unwrap();
-        values.into_iter().map(f64::from).collect()
+        let map = if spec.kind == WeightKind::Vector { spec.map } else { VectorMap::AsStored };
+        values.into_iter().map(|value| f64::from(map.apply(value))).collect()
     };
     let mut buffers: Vec<Vec<f64>> =
         program.buffers.iter().map(|spec| vec![0.0; rows * spec.width as usize]).collect();
@@ -115,6 +116,10 @@ pub(crate) fn logits(program: &Program, tokens: &[u32]) -> Vec<f64> {
             Op::GatherRows(op) => {
                 let n = width(op.x);
                 (op.y, get(op.x)[(rows - 1) * n..].to_vec())
+            }
+            other => {
+                naive_state::run(program, other, rows, &weight, &mut buffers);
+                continue;
             }
         };
         buffers[id.0 as usize] = value;

@@ -1,7 +1,9 @@
 //! Loading the golden checkpoints and what transformers computed for them.
 #![allow(dead_code)] // each test file uses its own part
 
-use std::path::PathBuf;
+pub(crate) mod rewrite;
+
+use std::path::{Path, PathBuf};
 
 use ignis_backend::{Activations, KvFormat};
 use ignis_cpu::{CpuDevice, CpuOptions};
@@ -65,7 +67,18 @@ pub(crate) fn load(
     activations: Activations,
     kv_format: KvFormat,
 ) -> Engine {
-    let checkpoint = Checkpoint::open(&golden.folder).unwrap();
+    load_from(&golden.folder, chunk, threads, activations, kv_format)
+}
+
+/// As [`load`], from any path.
+pub(crate) fn load_from(
+    path: &Path,
+    chunk: u32,
+    threads: usize,
+    activations: Activations,
+    kv_format: KvFormat,
+) -> Engine {
+    let checkpoint = Checkpoint::open(path).unwrap();
     let limits =
         Limits { lanes_max: 3, chunk_tokens_max: chunk, context_tokens_max: 512, pages: 24 };
     let options = CpuOptions { threads, activations, kv_format };

@@ -8,7 +8,6 @@ mod rows;
 use ignis_types::DType;
 
 use super::*;
-use ignis_ops::RowOrder;
 
 /// Dtypes that can be packed.
 const DTYPES: [DType; 13] = [
@@ -126,7 +125,7 @@ impl Case {
         let stored = stored_matrix(dtype, rows, cols, random);
         let bytes = packed_bytes(dtype, rows, cols).unwrap().as_usize();
         let mut packed = Aligned::zeroed(bytes);
-        pack(dtype, rows, cols, RowOrder::AsStored, &stored, packed.get_mut()).unwrap();
+        pack(dtype, rows, cols, None, &stored, packed.get_mut()).unwrap();
         Case { dtype, rows, cols, stored, packed }
     }
 

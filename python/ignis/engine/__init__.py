@@ -9,7 +9,9 @@ from ignis.admission.reservation import NeverFits
 from ignis.engine.api import (
     EngineOptions,
     FinishReason,
+    Mark,
     RequestClass,
+    ReuseSource,
     SamplingParams,
     SequenceRequest,
     SequenceTimes,
@@ -17,7 +19,16 @@ from ignis.engine.api import (
     TokenOut,
 )
 from ignis.engine.errors import Draining, EngineFailed, QueueFull, Unavailable
-from ignis.engine.metrics import EngineMetrics, NoMetrics, RefusalReason, RoundStats
+from ignis.engine.metrics import (
+    EngineMetrics,
+    Fact,
+    FactName,
+    KindName,
+    NoMetrics,
+    RefusalReason,
+    RoundStats,
+    TierName,
+)
 from ignis.engine.native import Core, native_core
 from ignis.engine.service import EngineService
 from ignis.engine.stream import Stream
@@ -31,7 +42,9 @@ __all__ = [
     "TokenBatch",
     "TokenOut",
     "FinishReason",
+    "Mark",
     "RequestClass",
+    "ReuseSource",
     "SequenceTimes",
     "NeverFits",
     "Unavailable",
@@ -42,6 +55,10 @@ __all__ = [
     "NoMetrics",
     "RefusalReason",
     "RoundStats",
+    "Fact",
+    "FactName",
+    "KindName",
+    "TierName",
     "Core",
     "native_core",
 ]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ignis.admission.rank import RequestClass
 
 __all__ = [
     "EngineOptions",
     "FinishReason",
+    "Mark",
     "RequestClass",
+    "ReuseSource",
     "SamplingParams",
     "SequenceRequest",
     "SequenceTimes",
@@ -19,6 +21,18 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+ReuseSource = Literal["device", "kv_ram", "disk"]
+
+
+class Mark(NamedTuple):
+    """A place in a prompt after which later prompts may go on: its state there is retained.
+
+    `prefix` is the end of the part that many conversations share, `checkpoint` the end of one
+    conversation's turn.
+    """
+
+    position: int  # tokens before it
+    kind: Literal["checkpoint", "prefix"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +61,9 @@ class EngineOptions:
 
     `default_tokens_max` is `model.default_max_tokens` (0: up to the context). `queue_max` requests
     may be open beyond one for each lane. After a prefill chunk, decode gets at least
-    `decode_share_percent` (0 to 99) of the time before the next one.
+    `decode_share_percent` (0 to 99) of the time before the next one. Without `reuse_prompt` no
+    prompt is retained or matched. A checkpoint of an interactive request that lay idle in KV-RAM
+    for `retained_interactive_ttl_s` is given up as if it were an agent's.
     """
 
     context_tokens_max: int
@@ -55,6 +71,8 @@ class EngineOptions:
     default_tokens_max: int
     queue_max: int
     decode_share_percent: int
+    reuse_prompt: bool = True
+    retained_interactive_ttl_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +81,7 @@ class SequenceRequest:
 
     `max_tokens` None means `model.default_max_tokens`; either is clamped to what the context
     leaves. `stop_ids` end the sequence (finish reason "stop"); the stop token itself is reported.
+    `marks` are in ascending order; those outside 1 .. len(prompt) - 1 are ignored.
     """
 
     request_id: str
@@ -71,6 +90,7 @@ class SequenceRequest:
     sampling: SamplingParams
     stop_ids: frozenset[int] = frozenset()
     request_class: RequestClass = "interactive"
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

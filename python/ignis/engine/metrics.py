@@ -8,11 +8,38 @@ the finish reason that its reader was given. So totals by outcome equal what cli
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ignis.engine.api import FinishReason, RequestClass
 
 RefusalReason = Literal["queue_full", "never_fits", "draining", "failed"]
+TierName = Literal["device", "kv_ram", "disk"]
+KindName = Literal["checkpoint", "prefix"]
+FactName = Literal[
+    "evicted",  # a sequence landed in `tier`, its pages are free
+    "resumed",  # a sequence came back from `tier`
+    "live_dropped",  # KV-RAM gave a moved sequence up for a newer one
+    "prefilled_again",  # a sequence starts over: `amount` tokens are computed again
+    "move_refused_write",  # a write to `tier` failed; what was to move stayed where it was
+    "move_refused_read",  # a read from `tier` failed or found damage
+    "retained_hit",  # a prompt starts from what is retained in `tier`
+    "retained_miss",  # a prompt with marks found nothing that is retained
+    "retained_reused_tokens",  # `amount` prompt tokens were not computed
+    "retained_spill",  # retained state was copied down to `tier`
+    "retained_discard",  # retained state in `tier` was given up, and there was no other copy
+    "retained_restore",  # retained state was brought back from `tier`
+    "skipped_publish_no_slot",  # a prefix was not retained: no slot could be had
+    "skipped_capture_no_slot",  # a checkpoint was not retained: no slot could be had
+]
+
+
+class Fact(NamedTuple):
+    """Something that happened to a sequence's or to retained state, once or `amount` times."""
+
+    name: FactName
+    tier: TierName | None = None
+    kind: KindName | None = None
+    amount: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +57,12 @@ class RoundStats:
     waiting: int  # sequences without one
     pages_free: int
     plan_allocations: int  # attempts to take memory from a plan space since the seal
+    parked: int = 0  # sequences in KV-RAM or KV-disk; they are waiting too
+    retained_slots_used: int = 0
+    kv_ram_windows_used: int = 0
+    kv_disk_windows_used: int = 0
+    moving_out: bool = False
+    moving_in: bool = False
 
 
 class EngineMetrics(Protocol):
@@ -63,6 +96,9 @@ class EngineMetrics(Protocol):
     def round_done(self, stats: RoundStats) -> None:
         """A round ran."""
 
+    def fact(self, fact: Fact) -> None:
+        """Something moved, or was retained, reused or given up."""
+
 
 class NoMetrics:
     """Reports to nobody."""
@@ -81,3 +117,4 @@ class NoMetrics:
         duration_s: float,
     ) -> None: ...
     def round_done(self, stats: RoundStats) -> None: ...
+    def fact(self, fact: Fact) -> None: ...

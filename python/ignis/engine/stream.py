@@ -15,6 +15,7 @@ from typing import Self
 
 from ignis.engine.api import (
     FinishReason,
+    ReuseSource,
     SequenceRequest,
     SequenceTimes,
     TokenBatch,
@@ -43,6 +44,10 @@ class Stream:
         self.tokens_max = tokens_max  # the cap after clamping
         self.times = times
         self.generated = 0  # tokens the engine gave, taken or not
+        self.cached_tokens = 0  # prompt tokens that were not computed when it was first seated
+        self.reuse_source: ReuseSource | None = None  # where they came from
+        self.moves = 0  # times that it moved out
+        self.prefilled_again = 0  # times that it started over because its image was lost
         self.finish_reason: FinishReason | None = None  # as the reader was given it
         self._settled = settled
         self._cancelled = cancelled

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ignis.engine import (
     EngineOptions,
     EngineService,
+    Fact,
     FinishReason,
     RefusalReason,
     RequestClass,
@@ -36,6 +37,7 @@ class Recorder:
     ttft_s: list[float] = field(default_factory=list)
     completion_tokens: int = 0
     rounds: list[RoundStats] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
 
     def request_submitted(self, request_class: RequestClass) -> None:
         self.submitted += 1
@@ -68,6 +70,9 @@ class Recorder:
 
     def round_done(self, stats: RoundStats) -> None:
         self.rounds.append(stats)
+
+    def fact(self, fact: Fact) -> None:
+        self.facts.append(fact)
 
 
 @dataclass

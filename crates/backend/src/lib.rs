@@ -4,14 +4,18 @@
 //! running ([`Device`]). Both the dry run and the real load go through the same layout, so the plan
 //! cannot differ from what is reserved.
 //!
+//! A disk tier asks for a [`Disk`]: whole blocks, carried out beside the caller.
+//!
 //! Leaves out: policy, models, files.
 
 mod device;
+mod disk;
 mod error;
 mod layout;
 mod stored;
 
 pub use device::{Addresses, Device, LaneSampling};
+pub use disk::{BLOCK_BYTES, Blocks, Disk, DiskAction, DiskDone, DiskError, DiskOp};
 pub use error::DeviceError;
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
 pub use stored::StoredLayout;

@@ -27,6 +27,10 @@ class HostPlan:
         """Every line."""
         return sum(line.bytes for line in self.lines)
 
+    def line_bytes(self, name: str) -> int:
+        """Bytes of the line of this name; 0 if there is none."""
+        return sum(line.bytes for line in self.lines if line.name == name)
+
 
 def plan_host(
     lines: tuple[Line, ...], available_bytes: int, margin_bytes: int, options: tuple[str, ...]

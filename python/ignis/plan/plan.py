@@ -50,6 +50,7 @@ class Plan:
     adapted: tuple[Step, ...] = ()
     oversubscribed: tuple[str, ...] = ()  # a sentence for each reason; empty when the plan fits
     kv_pool_policy: str = "resident"
+    window_bytes: int = 0  # of an image
 
     @property
     def total_bytes(self) -> int:
@@ -70,6 +71,21 @@ class Plan:
     def kv_pool_bytes(self) -> int:
         """The pool."""
         return self.pages * self.kv_page_bytes
+
+    @property
+    def retained_host_bytes(self) -> int:
+        """The block of RAM that holds the host's retained slots."""
+        return self.host.line_bytes("retained_host_slots")
+
+    @property
+    def kv_ram_bytes(self) -> int:
+        """The block of RAM that holds images, whole windows; 0 when KV-RAM is off."""
+        return self.host.line_bytes("kv_ram_arena")
+
+    @property
+    def kv_disk_bytes(self) -> int:
+        """The file that holds images; 0 when KV-disk is off."""
+        return 0
 
     @property
     def allocated_at_load_bytes(self) -> int:

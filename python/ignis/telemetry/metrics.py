@@ -13,13 +13,11 @@ from itertools import accumulate
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+
+from ignis.telemetry.families import counter, gauge, histogram
+from ignis.telemetry.tiers import EngineFact, TierCounts, TieredPlan, TierRound
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -50,7 +48,7 @@ DURATION_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 GAP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
-class SealedPlan(Protocol):
+class SealedPlan(TieredPlan, Protocol):
     """What metrics read of a plan."""
 
     @property
@@ -62,7 +60,7 @@ class SealedPlan(Protocol):
     def line_bytes(self) -> list[tuple[str, int]]: ...
 
 
-class RoundFacts(Protocol):
+class RoundFacts(TierRound, Protocol):
     """What metrics read of a round; see `ignis.engine.metrics.RoundStats`."""
 
     @property
@@ -114,6 +112,7 @@ class Metrics(Collector):
         self.generated_tokens = self.decoded_tokens = self.prompt_tokens = 0
         self.running = self.waiting = self.used_pages = 0
         self.plan_allocations = 0
+        self.tiers = TierCounts()
         self._unload()
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
@@ -124,6 +123,7 @@ class Metrics(Collector):
         self.budget_bytes = self.pages = self.kv_page_bytes = 0
         self.reserved = dict.fromkeys(VRAM_LINES, 0)
         self.model = ""
+        self.tiers.unload()
 
     def plan_sealed(self, plan: SealedPlan, model: str) -> None:
         """A model is loaded, its memory sealed; `model` is the name clients use."""
@@ -132,6 +132,7 @@ class Metrics(Collector):
         self.kv_page_bytes = plan.kv_page_bytes
         self.reserved |= dict(plan.line_bytes())
         self.model = model
+        self.tiers.plan_sealed(plan)
 
     def model_unloaded(self) -> None:
         """No model is loaded: what describes one reads zero again."""
@@ -186,6 +187,11 @@ class Metrics(Collector):
         self.waiting = stats.waiting
         self.used_pages = self.pages - stats.pages_free
         self.plan_allocations = stats.plan_allocations
+        self.tiers.round_done(stats)
+
+    def fact(self, fact: EngineFact) -> None:
+        """Something moved, or was retained, reused or given up."""
+        self.tiers.fact(fact)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -195,66 +201,52 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every family, in a fixed order."""
-        yield _gauge("build_info", "The version that runs; always 1.", {self.version: 1}, "version")
-        yield _gauge(
+        yield gauge("build_info", "The version that runs; always 1.", {self.version: 1}, "version")
+        yield gauge(
             "model_loaded",
             "1 for the model that is loaded; 0 with an empty name while none is.",
             {self.model: int(bool(self.model))},
             "model",
         )
-        yield _gauge(
+        yield gauge(
             "vram_budget_bytes", "Device memory the process may hold.", {"": self.budget_bytes}
         )
-        yield _gauge(
-            "vram_reserved_bytes", "Device memory reserved at load.", self.reserved, "line"
+        yield gauge("vram_reserved_bytes", "Device memory reserved at load.", self.reserved, "line")
+        yield gauge("kv_pool_pages", "Pages of the KV pool.", {"": self.pages})
+        yield gauge("kv_page_bytes", "Bytes of one page.", {"": self.kv_page_bytes})
+        yield gauge(
+            "kv_pool_used_pages",
+            "Pages that sequences and retained slots hold.",
+            {"": self.used_pages},
         )
-        yield _gauge("kv_pool_pages", "Pages of the KV pool.", {"": self.pages})
-        yield _gauge("kv_page_bytes", "Bytes of one page.", {"": self.kv_page_bytes})
-        yield _gauge("kv_pool_used_pages", "Pages that sequences hold.", {"": self.used_pages})
-        yield _counter(
+        yield counter(
             "plan_allocations",
             "Attempts to take memory after the plan was sealed; 0 unless there is a bug.",
             {"": self.plan_allocations},
         )
-        yield _gauge(
+        yield gauge(
             "scheduler_requests",
-            "Requests that wait for room or run.",
+            "Sequences that wait for room, parked ones among them, or run.",
             {"waiting": self.waiting, "running": self.running},
             "state",
         )
-        yield _counter("requests_accepted", "Requests taken in.", {"": self.accepted})
-        yield _counter("requests_completed", "Requests answered whole.", {"": self.completed})
-        yield _counter("requests_cancelled", "Requests whose client left.", {"": self.cancelled})
-        yield _counter("requests_failed", "Requests that ended in an error.", {"": self.failed})
-        yield _counter("requests_rejected", "Requests turned away.", self.rejected, "reason")
-        yield _counter("prompt_tokens", "Prompt tokens computed.", {"": self.prompt_tokens})
-        yield _counter("generated_tokens", "Tokens sampled.", {"": self.generated_tokens})
-        yield _counter(
+        yield counter("requests_accepted", "Requests taken in.", {"": self.accepted})
+        yield counter("requests_completed", "Requests answered whole.", {"": self.completed})
+        yield counter("requests_cancelled", "Requests whose client left.", {"": self.cancelled})
+        yield counter("requests_failed", "Requests that ended in an error.", {"": self.failed})
+        yield counter("requests_rejected", "Requests turned away.", self.rejected, "reason")
+        yield counter("prompt_tokens", "Prompt tokens computed.", {"": self.prompt_tokens})
+        yield counter("generated_tokens", "Tokens sampled.", {"": self.generated_tokens})
+        yield counter(
             "decoded_tokens",
             "Tokens sampled in decode: all but the first of each answer.",
             {"": self.decoded_tokens},
         )
-        yield _histogram("request_queue_seconds", "Seconds from submit to a lane.", self.queued)
-        yield _histogram("request_ttft_seconds", "Seconds to the first token.", self.ttft)
-        yield _histogram("request_duration_seconds", "Seconds to the last.", self.duration)
-        yield _histogram("token_gap_seconds", "Seconds between two tokens.", self.gap)
-
-
-def _gauge(name: str, text: str, values: dict[str, int], label: str = "") -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"ignis_{name}", text, labels=[label] if label else None)
-    for key, value in values.items():
-        family.add_metric([key] if label else [], value)
-    return family
-
-
-def _counter(name: str, text: str, values: dict[str, int], label: str = "") -> CounterMetricFamily:
-    family = CounterMetricFamily(f"ignis_{name}", text, labels=[label] if label else None)
-    for key, value in values.items():
-        family.add_metric([key] if label else [], value)
-    return family
-
-
-def _histogram(name: str, text: str, values: Histogram) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(f"ignis_{name}", text)
-    family.add_metric([], values.cumulative(), values.sum)
-    return family
+        yield from self.tiers.collect()
+        for name, text, seconds in (
+            ("request_queue_seconds", "Seconds from submit to a lane.", self.queued),
+            ("request_ttft_seconds", "Seconds to the first token.", self.ttft),
+            ("request_duration_seconds", "Seconds to the last.", self.duration),
+            ("token_gap_seconds", "Seconds between two tokens.", self.gap),
+        ):
+            yield histogram(name, text, seconds.cumulative(), seconds.sum)

@@ -17,6 +17,12 @@ class SealedPlan:
     budget_bytes: int = 1000
     pages: int = 10
     kv_page_bytes: int = 64
+    retained_device_slots: int = 1
+    retained_host_slots: int = 2
+    retained_host_bytes: int = 20
+    kv_ram_bytes: int = 400
+    kv_disk_bytes: int = 0
+    window_bytes: int = 100
 
     def line_bytes(self) -> list[tuple[str, int]]:
         return [("weights", 300), ("kv_pool", 640)]
@@ -31,6 +37,12 @@ class Round:
     waiting: int = 0
     pages_free: int = 10
     plan_allocations: int = 0
+    parked: int = 0
+    retained_slots_used: int = 0
+    kv_ram_windows_used: int = 0
+    kv_disk_windows_used: int = 0
+    moving_out: bool = False
+    moving_in: bool = False
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -6,6 +6,7 @@ token, and a streamed answer equals the one sent whole.
 
 from ignis.text.chat_template import ChatTemplate
 from ignis.text.detokenizer import Detokenizer
+from ignis.text.marks import ChatMarks, PromptMark, marks_of_text
 from ignis.text.messages import Message, normalise_messages, normalise_tools
 from ignis.text.rendering import render_chat
 from ignis.text.segments import Segment, text_of
@@ -26,6 +27,9 @@ __all__ = [
     "normalise_messages",
     "normalise_tools",
     "render_chat",
+    "ChatMarks",
+    "PromptMark",
+    "marks_of_text",
     "Segment",
     "text_of",
     "Detokenizer",

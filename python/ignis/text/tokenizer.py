@@ -111,14 +111,30 @@ class Tokenizer:
 
         A segment without a token is plain text. Raises RequestError on a lone surrogate.
         """
+        return self.encode_with_edges(segments)[0]
+
+    def encode_with_edges(self, segments: Iterable[Segment]) -> tuple[list[int], list[int]]:
+        """`encode_segments`, and the number of ids before each segment and after the last."""
         ids: list[int] = []
+        edges = [0]
         for segment in segments:
             if segment.token is not None:
                 ids.append(segment.token)
             else:
                 for part in self.split(segment.text, special=False):
                     self._extend(ids, part)
-        return self._with_bos(ids)
+            edges.append(len(ids))
+        whole = self._with_bos(ids)
+        before = len(whole) - len(ids)
+        return whole, [before + edge for edge in edges] if before else edges
+
+    def encode_after(self, text: str, previous: int | None) -> list[int]:
+        """Ids of plain text that goes on after the token `previous`; None: nothing came before."""
+        ids = [] if previous is None else [previous]
+        before = len(ids)
+        for part in self.split(text, special=False):
+            self._extend(ids, part)
+        return ids[before:]
 
     def split(self, text: str, *, special: bool) -> list[Segment]:
         """`text` as plain runs and added tokens, longest match first.

@@ -155,14 +155,14 @@ class _Loaded:
 
     async def answer(self, fields: Fields) -> AsyncIterator[str]:
         from ignis.server.asked import asked_of
-        from ignis.server.conversation import conversation_ids
+        from ignis.server.conversation import conversation_prompt
         from ignis.server.field_tables import CHAT
         from ignis.server.generation import start
 
         model = self._model
         checked = CHAT.parse(fields)
         asked = asked_of(checked, model.id, model.tokenizer)
-        prompt = await conversation_ids(checked, model)
+        prompt = await conversation_prompt(checked, model)
         generation = start(
             model.service,
             model.tokenizer,

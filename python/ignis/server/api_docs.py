@@ -17,6 +17,13 @@ _INTRO = (
     "Bodies are UTF-8 JSON without duplicate keys, NaN or Infinity."
 )
 
+_USAGE = (
+    "`usage.prompt_tokens` counts each prompt once, however many answers it has. "
+    "`usage.prompt_tokens_details.cached_tokens` is how many of them the prompt's first answer did "
+    "not compute, because an earlier prompt, of any client, began alike; it is always there, also "
+    "in the last chunk of a stream with `include_usage`. Matching is by content alone."
+)
+
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;width:100%}td,th{text-align:left;vertical-align:top;"
@@ -33,6 +40,8 @@ def markdown() -> str:
         "Written by `python -m ignis.server.api_docs`; edit `ignis/server/field_tables.py`.",
         "",
         _INTRO,
+        "",
+        _USAGE,
     ]
     for route in ROUTES:
         parts += ["", f"## {route.method} {route.path}", "", f"{route.summary}."]
@@ -51,7 +60,7 @@ def page(version: str) -> str:
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>ignis API</title>"
         f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style>"
-        f"<h1>ignis {html.escape(version)}</h1><p>{_code(_INTRO)}</p>"
+        f"<h1>ignis {html.escape(version)}</h1><p>{_code(_INTRO)}</p><p>{_code(_USAGE)}</p>"
         f"<p>For machines: <a href='/openapi.json'>openapi.json</a></p>{routes}</html>"
     )
 

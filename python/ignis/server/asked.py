@@ -14,6 +14,7 @@ from typing import Any
 from ignis.engine.api import RequestClass, SamplingParams, SequenceRequest
 from ignis.errors import RequestError
 from ignis.server.http_errors import ModelNotFound
+from ignis.server.prompts import Prompt
 from ignis.text.tokenizer import Tokenizer
 
 AGENT_SUFFIX = "@agent"
@@ -37,16 +38,17 @@ class Asked:
     stream: bool
     include_usage: bool
 
-    def sequence(self, request_id: str, prompt: tuple[int, ...], choice: int) -> SequenceRequest:
+    def sequence(self, request_id: str, prompt: Prompt, choice: int) -> SequenceRequest:
         """The sequence of answer `choice` to `prompt`; answer 0 has the request's own seed."""
         seed = (self.sampling.seed + choice * _SEED_STRIDE) % _SEED_RANGE
         return SequenceRequest(
             request_id=request_id,
-            prompt=prompt,
+            prompt=prompt.ids,
             max_tokens=self.max_tokens,
             sampling=replace(self.sampling, seed=seed),
             stop_ids=self.stop_ids,
             request_class=self.request_class,
+            marks=prompt.marks,
         )
 
 

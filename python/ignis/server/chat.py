@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from ignis.server.asked import asked_of
-from ignis.server.conversation import conversation_ids
+from ignis.server.conversation import conversation_prompt
 from ignis.server.field_tables import CHAT
 from ignis.server.generation import start
 from ignis.server.replies import reply
@@ -19,7 +19,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     fields = await serving.fields(request, CHAT)
     model = serving.model
     asked = asked_of(fields, model.id, model.tokenizer)
-    prompt = await conversation_ids(fields, model)
+    prompt = await conversation_prompt(fields, model)
     answer_id = request[ANSWER_ID] = new_id("chatcmpl")
     shape = ChatShape(
         answer_id,

@@ -11,7 +11,7 @@ from ignis.errors import RequestError
 from ignis.server.asked import Asked, asked_of
 from ignis.server.field_tables import COMPLETIONS
 from ignis.server.generation import start, start_empty
-from ignis.server.prompts import prompts_of, text_size
+from ignis.server.prompts import Prompt, prompts_of, text_size
 from ignis.server.replies import reply
 from ignis.server.serving import ANSWER_ID, SERVING, LoadedModel, beside_the_loop, new_id
 from ignis.server.shapes import CompletionShape
@@ -59,7 +59,7 @@ def _check(fields: Mapping[str, Any]) -> None:
 
 def _echoes(
     fields: Mapping[str, Any],
-    prompts: Sequence[tuple[int, ...]],
+    prompts: Sequence[Prompt],
     asked: Asked,
     model: LoadedModel,
 ) -> list[str]:
@@ -69,7 +69,7 @@ def _echoes(
     value = fields["prompt"]
     values = value if isinstance(value, list) and not isinstance(value[0], int) else [value]
     texts = [
-        given if isinstance(given, str) else model.tokenizer.decode(ids, skip_special=False)
-        for given, ids in zip(values, prompts, strict=True)
+        given if isinstance(given, str) else model.tokenizer.decode(prompt.ids, skip_special=False)
+        for given, prompt in zip(values, prompts, strict=True)
     ]
     return [text for text in texts for _ in range(asked.choices)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from ignis.admission import NeverFits
@@ -17,6 +18,7 @@ from ignis.errors import RequestError
 from ignis.server.answer import AnswerCut, AnswerText, Delta
 from ignis.server.asked import Asked
 from ignis.server.interfaces import SequenceService, TokenStream
+from ignis.server.prompts import Prompt
 from ignis.server.serving import LoadedModel
 from ignis.text.tokenizer import Tokenizer
 
@@ -26,10 +28,10 @@ PENDING_BATCHES_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer: its place in `choices`, the prompt it continues, its tokens and its text."""
+    """One answer: its place in `choices` and among those of its prompt, its tokens and its text."""
 
     index: int
-    prompt: tuple[int, ...]
+    choice: int
     stream: TokenStream
     text: AnswerText
 
@@ -73,9 +75,14 @@ class Generation:
         return answer, delta
 
     def usage(self) -> dict[str, Any]:
-        """Token counts so far, in OpenAI's shape; each prompt counts once."""
+        """Token counts so far, in OpenAI's shape.
+
+        Each prompt counts once, with what was cached of it when its first answer began.
+        """
         completion_tokens = sum(answer.text.completion_tokens for answer in self.answers)
-        return usage_of(self._prompt_tokens, completion_tokens)
+        first = (answer.stream for answer in self.answers if answer.choice == 0)
+        cached_tokens = sum(stream.cached_tokens for stream in first)
+        return usage_of(self._prompt_tokens, completion_tokens, cached_tokens)
 
     def close(self) -> None:
         """Cancel what still runs."""
@@ -99,6 +106,8 @@ class Generation:
 class _NoTokens:
     """The stream of an answer that asked for no tokens."""
 
+    cached_tokens = 0
+
     def __init__(self) -> None:
         self._batches = iter([TokenBatch((), "length")])
 
@@ -114,37 +123,41 @@ class _NoTokens:
     def complete(self) -> None: ...
 
 
-def start_empty(model: LoadedModel, asked: Asked, prompts: Sequence[tuple[int, ...]]) -> Generation:
+def start_empty(model: LoadedModel, asked: Asked, prompts: Sequence[Prompt]) -> Generation:
     """Answers of no tokens, for `max_tokens` 0: nothing is queued.
 
     Raises RequestError for a prompt that the context does not hold, as a queued one would.
     """
     for prompt in prompts:
-        if len(prompt) >= model.context_tokens_max:
+        if len(prompt.ids) >= model.context_tokens_max:
             raise RequestError(
-                f"the prompt has {len(prompt)} tokens and the context holds "
+                f"the prompt has {len(prompt.ids)} tokens and the context holds "
                 f"{model.context_tokens_max} tokens",
                 "prompt",
                 "context_length_exceeded",
             )
     answers = [
-        Answer(index, prompt, _NoTokens(), _text_of(model.tokenizer, asked, prompt))
-        for index, prompt in enumerate(p for p in prompts for _ in range(asked.choices))
+        Answer(index, choice, _NoTokens(), _text_of(model.tokenizer, asked, prompt))
+        for index, (prompt, choice) in enumerate(product(prompts, range(asked.choices)))
     ]
-    return Generation(answers, sum(map(len, prompts)))
+    return Generation(answers, _tokens(prompts))
 
 
-def _text_of(tokenizer: Tokenizer, asked: Asked, prompt: tuple[int, ...]) -> AnswerText:
-    return AnswerText(tokenizer, after=prompt[-1], stops=asked.stops, stop_ids=asked.stop_ids)
+def _text_of(tokenizer: Tokenizer, asked: Asked, prompt: Prompt) -> AnswerText:
+    return AnswerText(tokenizer, after=prompt.ids[-1], stops=asked.stops, stop_ids=asked.stop_ids)
 
 
-def usage_of(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
-    """Token counts in OpenAI's shape; no prompt is taken from a cache yet."""
+def _tokens(prompts: Sequence[Prompt]) -> int:
+    return sum(len(prompt.ids) for prompt in prompts)
+
+
+def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    """Token counts in OpenAI's shape."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
     }
 
 
@@ -152,12 +165,15 @@ def start(
     service: SequenceService,
     tokenizer: Tokenizer,
     asked: Asked,
-    prompts: Sequence[tuple[int, ...]],
+    prompts: Sequence[Prompt],
     *,
     request_id: str,
     param: str,
 ) -> Generation:
     """Queue every answer of every prompt; all of them or none.
+
+    Answers to one prompt are queued together, so that the first computes it and the others begin
+    from its state.
 
     Raises what `submit` raises; NeverFits then names `param`, the field that held the prompt.
     """
@@ -165,16 +181,17 @@ def start(
     single = len(prompts) * asked.choices == 1
     try:
         for prompt in prompts:
+            marked = prompt.shared() if asked.choices > 1 else prompt
             for choice in range(asked.choices):
                 index = len(answers)
                 name = request_id if single else f"{request_id}-{index}"
-                stream = service.submit(asked.sequence(name, prompt, choice))
+                stream = service.submit(asked.sequence(name, marked, choice))
                 text = _text_of(tokenizer, asked, prompt)
-                answers.append(Answer(index, prompt, stream, text))
+                answers.append(Answer(index, choice, stream, text))
     except Exception as error:
         for answer in answers:
             answer.stream.cancel()
         if isinstance(error, NeverFits):
             error.param = param
         raise
-    return Generation(answers, sum(map(len, prompts)))
+    return Generation(answers, _tokens(prompts))

@@ -11,6 +11,11 @@ from ignis.engine.api import SequenceRequest, TokenBatch
 class TokenStream(Protocol):
     """The tokens of one sequence, in batches; the last one carries a finish reason."""
 
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were not computed; 0 until the sequence was seated."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[TokenBatch]: ...
 
     def cancel(self) -> None:

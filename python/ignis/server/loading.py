@@ -25,7 +25,14 @@ from ignis.errors import TemplateMissing
 from ignis.plan import Plan, make_plan
 from ignis.plan.report import plan_as_dict
 from ignis.server.serving import LoadedModel
-from ignis.text import ChatTemplate, Tokenizer, find_template, from_gguf, from_tokenizer_json
+from ignis.text import (
+    ChatMarks,
+    ChatTemplate,
+    Tokenizer,
+    find_template,
+    from_gguf,
+    from_tokenizer_json,
+)
 
 POLL_SECONDS = 0.1
 
@@ -98,6 +105,7 @@ async def running_model(
                 tokenizer=tokenizer,
                 template=template,
                 service=service,
+                marks=ChatMarks(tokenizer, plan.page_tokens),
                 facts=facts_of(plan),
             ),
             service,

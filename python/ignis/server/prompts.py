@@ -1,20 +1,51 @@
-"""The `prompt` of a completion: text, token ids, or a list of either, to token ids."""
+"""Prompts: token ids, and the places in them whose state is worth keeping.
+
+A completion's `prompt` is text, token ids, or a list of either.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
+from ignis.engine.api import Mark
 from ignis.errors import RequestError
 from ignis.server.field_tables import PROMPTS_MAX
 from ignis.server.values import wrong_type
-from ignis.text.tokenizer import Tokenizer
+from ignis.text import PromptMark, Tokenizer, marks_of_text
 
 
-def prompts_of(value: object, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """The token ids of each prompt in `value`, none of them empty.
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids and their marks, ascending."""
+
+    ids: tuple[int, ...]
+    marks: tuple[Mark, ...] = ()
+
+    @classmethod
+    def marked(cls, ids: Iterable[int], marks: Iterable[PromptMark]) -> Self:
+        """A prompt with the marks that its text gave."""
+        return cls(tuple(ids), tuple(Mark(mark.position, mark.kind) for mark in marks))
+
+    def shared(self) -> Self:
+        """The same prompt for several answers: all but its last token is computed once."""
+        last = len(self.ids) - 1
+        if last < 1 or any(mark.position == last for mark in self.marks):
+            return self
+        return replace(self, marks=(*self.marks, Mark(last, "checkpoint")))
+
+
+def prompts_of(value: object, tokenizer: Tokenizer) -> list[Prompt]:
+    """Each prompt in `value`, none of them empty.
 
     Raises RequestError naming the prompt that is empty, mixed or outside the vocabulary.
     """
+    prompts = _ids_of(value, tokenizer)
+    return [Prompt.marked(ids, marks_of_text(len(ids))) for ids in prompts]
+
+
+def _ids_of(value: object, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     if isinstance(value, str):
         return [_encoded(value, "prompt", tokenizer)]
     if not isinstance(value, list):

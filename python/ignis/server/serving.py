@@ -20,7 +20,7 @@ from ignis.server.body import BodyReader
 from ignis.server.fields import FieldTable
 from ignis.server.http_errors import ModelNotFound, NotReady
 from ignis.server.interfaces import SequenceService, ServerMetrics
-from ignis.text import ChatTemplate, Tokenizer
+from ignis.text import ChatMarks, ChatTemplate, Tokenizer
 
 OFFLOADED_ABOVE = 16 * 1024
 """Characters or ids of text above which encoding runs in a thread, beside the event loop."""
@@ -47,13 +47,14 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """The served model. `facts` go into `/v1/models` as they are."""
+    """The served model. `facts` go into `/v1/models` as they are; `marks` None finds none."""
 
     id: str
     context_tokens_max: int
     tokenizer: Tokenizer
     template: ChatTemplate | None
     service: SequenceService
+    marks: ChatMarks | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from ignis.errors import RequestError
-from ignis.server.conversation import conversation_ids
+from ignis.server.conversation import conversation_prompt
 from ignis.server.field_tables import DETOKENIZE, TOKENIZE
 from ignis.server.http_errors import json_response
 from ignis.server.serving import SERVING, LoadedModel, beside_the_loop
@@ -47,7 +47,7 @@ async def _ids(fields: Mapping[str, Any], model: LoadedModel) -> tuple[int, ...]
     if (prompt is None) == (fields["messages"] is None):
         raise RequestError("send either prompt or messages", "prompt", "invalid_value")
     if prompt is None:
-        return await conversation_ids(fields, model)
+        return (await conversation_prompt(fields, model)).ids
     tokenizer = model.tokenizer
     encode = tokenizer.encode_prompt if fields["add_special_tokens"] else tokenizer.encode
     return tuple(await beside_the_loop(len(prompt), lambda: encode(prompt)))

@@ -14,10 +14,11 @@ from ignis.engine.api import FinishReason, SequenceRequest, TokenBatch, TokenOut
 from ignis.engine.errors import Draining, QueueFull
 from ignis.server.app import build_app
 from ignis.server.serving import LoadedModel, ServerSettings, Serving
-from ignis.text import ChatTemplate, TemplateSource, Tokenizer, from_gguf
+from ignis.text import ChatMarks, ChatTemplate, TemplateSource, Tokenizer, from_gguf
 from tests.unit.text import tiny
 
 CONTEXT = 256
+PAGE_TOKENS = 16
 TOKENIZER: Tokenizer = from_gguf(tiny.byte_level_metadata())
 EOS = 2
 CHATML = (
@@ -34,8 +35,11 @@ Item = int | TokenBatch | float | asyncio.Event
 class ScriptedStream:
     """One sequence's script, played to its reader."""
 
-    def __init__(self, request: SequenceRequest, script: Sequence[Item]) -> None:
+    def __init__(
+        self, request: SequenceRequest, script: Sequence[Item], cached_tokens: int = 0
+    ) -> None:
         self.request = request
+        self.cached_tokens = cached_tokens
         self.cancelled = False
         self.completed = False
         self.ended = False
@@ -87,6 +91,7 @@ class ScriptedService:
     open_max: int = 64
     healthy: bool = True
     draining: bool = False
+    cached: Callable[[SequenceRequest], int] = field(default=lambda request: 0)
     streams: list[ScriptedStream] = field(default_factory=list)
 
     def submit(self, request: SequenceRequest) -> ScriptedStream:
@@ -103,7 +108,7 @@ class ScriptedService:
         running = [s for s in self.streams if not (s.ended or s.cancelled or s.completed)]
         if len(running) >= self.open_max:
             raise QueueFull(len(running), self.open_max)
-        stream = ScriptedStream(request, self.script(request))
+        stream = ScriptedStream(request, self.script(request), self.cached(request))
         self.streams.append(stream)
         return stream
 
@@ -130,6 +135,7 @@ def loaded(service: ScriptedService, *, template: str | None = CHATML) -> Loaded
         tokenizer=TOKENIZER,
         template=None if source is None else ChatTemplate(source, TOKENIZER.template_tokens()),
         service=service,
+        marks=ChatMarks(TOKENIZER, PAGE_TOKENS),
         facts={"adapted": []},
     )
 

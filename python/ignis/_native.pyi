@@ -5,6 +5,8 @@ Buffers are flat arrays (`array.array`), preallocated by the caller and written 
 """
 
 from array import array
+from os import PathLike
+from pathlib import Path
 from typing import final
 
 __all__ = [
@@ -22,9 +24,12 @@ __all__ = [
     "RoundOut",
     "Sampling",
     "ShapeUnsupportedError",
+    "TierOptions",
+    "disk_available",
     "free_bytes",
     "inspect",
     "needs",
+    "prefix_chain",
     "read_metadata",
     "witness_next",
 ]
@@ -41,7 +46,7 @@ class ShapeUnsupportedError(NativeError):
     """The model's architecture or a shape in it is not supported."""
 
 class MemoryRefusedError(NativeError):
-    """The system did not give the planned memory, or a region differs from its plan line."""
+    """The system did not give the planned memory or file, or a region differs from its line."""
 
 class DeviceFaultError(NativeError):
     """The device failed while running."""
@@ -83,8 +88,16 @@ class Limits:
     chunk_tokens_max: int
     context_tokens_max: int
     pages: int
+    retained_device: int  # retained slots in device memory
+    retained_host: int  # retained slots in host memory
     def __new__(
-        cls, lanes_max: int, chunk_tokens_max: int, context_tokens_max: int, pages: int
+        cls,
+        lanes_max: int,
+        chunk_tokens_max: int,
+        context_tokens_max: int,
+        pages: int,
+        retained_device: int = 0,
+        retained_host: int = 0,
     ) -> Limits: ...
 
 @final
@@ -106,12 +119,43 @@ class Needs:
     lines: list[tuple[str, int]]  # every line of the plan but kv_pool, in print order
     kv_page_bytes: int
     page_tokens: int
+    retained_slot_bytes: int  # host memory of one retained slot
+    image_payload_bytes: int  # of the longest image: tokens, sections, pages of a whole context
+    window_bytes: int  # of KV-RAM and KV-disk, for such images
 
 def needs(path: str, limits: Limits, options: DeviceOptions) -> Needs:
     """Headers only; no weights are read and no device is needed. `limits.pages` is ignored."""
 
 def free_bytes(device: str) -> int:
     """Device memory free now; for "cpu", available RAM capped by the container's limit."""
+
+@final
+class TierOptions:
+    """Where moved sequences and retained state go. Sizes are bytes; 0 turns a tier off."""
+
+    ram_bytes: int  # whole windows of it are used
+    disk_path: Path | None  # the folder of the file
+    disk_bytes: int
+    disk_margin_bytes: int  # what must stay free on the volume
+    def __new__(
+        cls,
+        ram_bytes: int = 0,
+        disk_path: str | PathLike[str] | None = None,
+        disk_bytes: int = 0,
+        disk_margin_bytes: int = 0,
+    ) -> TierOptions: ...
+
+def disk_available(folder: str | PathLike[str]) -> int:
+    """Bytes that a file of KV-disk in `folder` could have: free on the volume, or its own already.
+
+    The folder need not exist. Raises MemoryRefusedError if the volume cannot be asked.
+    """
+
+def prefix_chain(tokens: array[int], seed: bytes) -> bytes:
+    """16 bytes for each whole page of `tokens` ("I"): hash k covers `tokens[: 64 * k]`.
+
+    A chain of SipHash-1-3-128 under `seed`, 16 bytes.
+    """
 
 def witness_next(prefix: list[int], vocab: int, seed: int) -> int:
     """The witness model's next token, computed without pages. For tests."""
@@ -167,38 +211,70 @@ class Engine:
         plan: list[tuple[str, int]],
         progress: LoadProgress | None = None,
         ids: int | None = None,
+        tiers: TierOptions | None = None,
     ) -> Engine:
         """Reserve, load weights, warm up, verify every region against `plan`, seal.
 
         `plan` lists every line, `kv_pool` included. Only ids below `ids` are drawn; None: every row
         of the vocabulary, padding too. Raises MemoryRefusedError naming the line that
-        differs; nothing stays reserved after an error.
+        differs, or the file of KV-disk that cannot be had; nothing stays reserved after an error.
         """
     @staticmethod
-    def simulated(limits: Limits, vocab: int, seed: int, fault_ppm: int = 0) -> Engine:
-        """The witness model: its next token is a hash of the whole prefix, read through pages.
+    def simulated(
+        limits: Limits,
+        vocab: int,
+        seed: int,
+        fault_ppm: int = 0,
+        ram_windows: int = 0,
+        disk_windows: int = 0,
+        disk_fault_ppm: int = 0,
+        window_bytes: int = 4096,
+    ) -> Engine:
+        """The witness model: its next token is a hash of the whole prefix, one half of it read
+        through pages, the other carried in a section.
 
         `fault_ppm` in a million rounds fail with DeviceFaultError, drawn from `seed`; every lane of
-        a failed round can only be released.
+        a failed round can only be released. So many disk operations fail, or do harm in silence.
         """
 
     page_tokens: int
     lanes_max: int
     pages_total: int
+    retained_slots: int  # device slots come first
     vocab: int
     description: str
     def pages_free(self) -> int: ...
+    def pages_held(self, lanes: array[int], count: int) -> int:
+        """Distinct pages that the first `count` of `lanes` ("I") hold together."""
     def reserved(self) -> list[tuple[str, int]]:
         """Bytes of each plan line, read back from the arena."""
     def plan_allocations_after_seal(self) -> int:
         """Attempts to take memory from any plan space since the seal; 0 unless there is a bug."""
-    def admit(self, lane: int, prompt: array[int], pages: int, sampling: Sampling) -> None:
-        """Seat a sequence: reserve `pages` pages and keep its prompt (typecode "I").
+    def admit(
+        self,
+        lane: int,
+        tokens: array[int],
+        pages: int,
+        sampling: Sampling,
+        prompt_tokens: int | None = None,
+        slot: int = ...,  # -1: none
+    ) -> None:
+        """Seat a sequence: reserve `pages` pages and keep its tokens (typecode "I").
 
-        The lane must be empty, the prompt non-empty and inside the vocabulary, and
-        `pages * page_tokens` must hold the prompt and at least one token. Raises ValueError
-        otherwise; nothing changes then.
+        `tokens[:prompt_tokens]` is the prompt, the rest was drawn before; None: all of it is the
+        prompt. With a `slot`, whose tokens must be a proper prefix, it starts behind that state:
+        whole pages are shared, so `pages - position // 64` are taken. The lane must be empty, the
+        tokens some and inside the vocabulary, and `pages * page_tokens` must hold them and at least
+        one more. Raises ValueError otherwise; nothing changes then.
         """
+    def adopt(self, lane: int, slot: int) -> None:
+        """A seated lane that has computed nothing starts behind a slot's state after all; pages it
+        shares now replace its own. Raises ValueError as `admit` does."""
+    def capture(self, lane: int, slot: int) -> None:
+        """Keep a lane's state in an empty slot: pages by count, sections by copy. Raises ValueError
+        if the lane has stored nothing or the slot is taken."""
+    def drop_slot(self, slot: int) -> None:
+        """Empty a slot; an image being made of it is abandoned. An empty one stays so."""
     def round(
         self,
         prefill_lane: int,  # -1: none
@@ -217,6 +293,55 @@ class Engine:
         """Prefill `tokens` more prompt tokens and write each one's log-probability of the *next*
         prompt token ("f"); returns how many were written. For perplexity; not used in serving."""
     def release(self, lane: int) -> None:
-        """Empty the lane and free its pages."""
+        """Empty the lane and free its pages, in any state; a move of it is abandoned."""
     def position(self, lane: int) -> int:
         """Tokens of the lane whose keys and values are stored."""
+
+    # Images. A tier is 0 (KV-RAM) or 1 (KV-disk); a kind 0 live, 1 checkpoint, 2 prefix; a class 0
+    # interactive, 1 agent. At most one move out and one move in are under way. A call that cannot
+    # begin raises ValueError and changes nothing.
+
+    def windows_for(self, position: int) -> int:
+        """Windows of the image of so many tokens."""
+    def windows_free(self, of: int) -> int:
+        """Free windows of a tier."""
+    def windows_total(self, of: int) -> int:
+        """All windows of a tier; 0: it is off."""
+    def move_out(self, lane: int, to: int) -> int:
+        """Begin to move a lane to a tier; returns the image. The lane is in no round from now on
+        and keeps its pages until the move has landed."""
+    def spill(self, slot: int, to: int, of_kind: int, class_: int) -> int:
+        """Begin to copy a retained slot to a tier; the slot stays."""
+    def copy_image(self, image: int, class_: int) -> int:
+        """Begin to copy an image from KV-RAM to KV-disk; the first one stays."""
+    def move_in(
+        self,
+        image: int,
+        lane: int,
+        tokens: array[int],
+        pages: int,
+        sampling: Sampling,
+        prompt_tokens: int | None = None,
+    ) -> None:
+        """Begin to fill an empty lane from an image of the first of `tokens`, for which `pages`
+        pages are reserved. The image stays."""
+    def advance(self, wait_us: int) -> list[tuple[int, int, bool, str]]:
+        """Move on by at most one window each way. A wait above 0 first waits so long for a disk
+        operation that is in flight.
+
+        Returns what ended, as (event, image, intact, text): event 0 a move out landed, its lane is
+        empty; 1 it failed, its lane goes on and its image is gone; 2 a move in landed, its lane is
+        ready; 3 it failed, its lane is empty, and its image is gone unless `intact`.
+        """
+    def moving(self) -> tuple[bool, bool]:
+        """Whether a move out, and a move in, is under way."""
+    def abandon_out(self) -> None:
+        """Give up the move out: its lane goes on, its image is gone."""
+    def abandon_in(self) -> None:
+        """Give up the move in: its lane is empty, its image stays."""
+    def drop_image(self, image: int) -> None:
+        """Forget an image that no move uses. Raises ValueError for one that is not there."""
+    def found_images(self) -> list[tuple[int, int, int, list[int]]]:
+        """(image, kind, class, tokens) of what an earlier process left on KV-disk, once."""
+    def disk_state(self) -> tuple[int, int, int, int]:
+        """Images removed at start, bytes read, bytes written, operations that failed."""

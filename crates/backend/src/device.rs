@@ -78,6 +78,19 @@ pub trait Device: Send {
     ) -> Result<(), DeviceError>;
     /// Row `row` of the logits, `[vocab]`.
     fn logits(&self, row: u32) -> &[f32];
-    /// Sets a lane's penalty counts to those of its prompt.
-    fn reset_penalties(&mut self, lane: u32, prompt: &[u32]) -> Result<(), DeviceError>;
+    /// Sets a lane's penalty counts to those of its prompt and of what it has drawn since.
+    fn reset_penalties(
+        &mut self,
+        lane: u32,
+        prompt: &[u32],
+        output: &[u32],
+    ) -> Result<(), DeviceError>;
+    /// Copies `out.len()` bytes that start `at` bytes into the reservation to the host.
+    ///
+    /// Between rounds only, like the two below: what the last round wrote is there.
+    fn read(&mut self, at: u64, out: &mut [u8]) -> Result<(), DeviceError>;
+    /// Copies `bytes` from the host to `at`.
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+    /// Copies `bytes` from one place of the reservation to another; the two do not overlap.
+    fn copy(&mut self, from: u64, to: u64, bytes: Bytes) -> Result<(), DeviceError>;
 }

@@ -81,4 +81,7 @@ pub trait DeviceLayout {
     fn sampling_lane_bytes(&self, vocab: u32) -> Result<Bytes, Overflow>;
     /// Bytes of one KV page.
     fn kv_page_bytes(&self, shape: &KvShape) -> Result<Bytes, Overflow>;
+    /// What the bytes of pages and sections depend on beside the model: their layout, and the
+    /// arithmetic that computed them. Two loads may read each other's only if it is equal.
+    fn state_format(&self) -> String;
 }

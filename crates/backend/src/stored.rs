@@ -46,4 +46,8 @@ impl DeviceLayout for StoredLayout {
     fn kv_page_bytes(&self, shape: &KvShape) -> Result<Bytes, Overflow> {
         self.kv_format.page_bytes(shape)
     }
+
+    fn state_format(&self) -> String {
+        format!("stored 1 {}", self.kv_format.dtype())
+    }
 }

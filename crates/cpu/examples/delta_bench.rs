@@ -63,8 +63,14 @@ fn program() -> Program {
 fn main() {
     let threads = std::env::args().nth(1).map_or(1, |n| n.parse().expect("a number of threads"));
     let options = CpuOptions { threads, activations: Activations::F32, kv_format: KvFormat::Bf16 };
-    let limits =
-        Limits { lanes_max: 1, chunk_tokens_max: CHUNK, context_tokens_max: 1024, pages: 16 };
+    let limits = Limits {
+        lanes_max: 1,
+        chunk_tokens_max: CHUNK,
+        context_tokens_max: 1024,
+        pages: 16,
+        retained_device: 0,
+        retained_host: 0,
+    };
     let program = program();
     let mut device = CpuDevice::new(options).expect("threads start");
     let mut end = 0u64;

@@ -46,6 +46,8 @@ fn main() {
         chunk_tokens_max: CHUNK as u32,
         context_tokens_max: context,
         pages: LANES * context.div_ceil(64),
+        retained_device: 0,
+        retained_host: 0,
     };
     let mut rig = Rig::new(&shape, limits, options(threads), isa);
     let tokens = prompt(context as usize, shape.vocab, 1);

@@ -14,7 +14,7 @@ use crate::linear;
 use crate::memory::Mapping;
 use crate::pool::{Poisoned, Pool, Worker};
 use crate::program::{Compiled, compile};
-use crate::sample::{IN_PROMPT, SampleJob, sample_lanes};
+use crate::sample::{IN_PROMPT, SampleJob, count_output, sample_lanes};
 use crate::simd::Isa;
 use crate::state;
 use crate::walk::{RoundJob, Token, walk};
@@ -77,6 +77,13 @@ impl CpuDevice {
 
     fn base(&self) -> *mut u8 {
         self.memory.as_ref().expect("memory is reserved before it is used").base()
+    }
+
+    /// Start of `len` bytes that lie `at` bytes into the reservation; outside it is a bug.
+    fn span(&self, at: u64, len: usize) -> *mut u8 {
+        let inside = at.checked_add(len as u64).is_some_and(|end| end <= self.reserved.0);
+        assert!(inside, "{len} bytes at {at} are not in the reservation of {}", self.reserved);
+        self.base().wrapping_add(Bytes(at).as_usize())
     }
 
     /// Runs steps on all workers.
@@ -290,7 +297,12 @@ impl Device for CpuDevice {
         unsafe { slice::from_raw_parts(self.base().add(at).cast(), bound.vocab) }
     }
 
-    fn reset_penalties(&mut self, lane: u32, prompt: &[u32]) -> Result<(), DeviceError> {
+    fn reset_penalties(
+        &mut self,
+        lane: u32,
+        prompt: &[u32],
+        output: &[u32],
+    ) -> Result<(), DeviceError> {
         let (base, bound) = (self.base(), self.bound());
         assert!(lane < bound.limits.lanes_max, "lane {lane} of the penalties");
         let start = Bytes(bound.addresses.penalty_counts).as_usize();
@@ -301,6 +313,33 @@ impl Device for CpuDevice {
         for &id in prompt {
             counts[id as usize] |= IN_PROMPT;
         }
+        for &id in output {
+            count_output(&mut counts[id as usize]);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
+        let from = self.span(at, out.len());
+        // SAFETY: the span lies in the reservation and `&mut self` keeps rounds away; `out` is not
+        // part of it, because nobody else can name its bytes.
+        unsafe { from.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let to = self.span(at, bytes.len());
+        // SAFETY: as in `read`.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn copy(&mut self, from: u64, to: u64, bytes: Bytes) -> Result<(), DeviceError> {
+        let len = bytes.as_usize();
+        assert!(from.abs_diff(to) >= bytes.0, "a copy of {bytes} overlaps itself");
+        let (from, to) = (self.span(from, len), self.span(to, len));
+        // SAFETY: both spans lie in the reservation and do not overlap; rounds are kept away.
+        unsafe { to.copy_from_nonoverlapping(from, len) };
         Ok(())
     }
 }

@@ -136,6 +136,12 @@ impl DeviceLayout for CpuLayout {
     fn kv_page_bytes(&self, shape: &KvShape) -> Result<Bytes, Overflow> {
         self.options.kv_format.page_bytes(shape)
     }
+
+    /// Threads and instruction sets are left out: results do not depend on them.
+    fn state_format(&self) -> String {
+        let CpuOptions { activations, kv_format, .. } = self.options;
+        format!("cpu 1 {} {activations:?}", kv_format.dtype())
+    }
 }
 
 /// What lies where in the ops' scratch; offsets from its start.

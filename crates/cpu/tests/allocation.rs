@@ -72,7 +72,7 @@ fn rounds_allocate_nothing() {
             block_tables: &rig.tables,
             stride: rig.stride,
         };
-        rig.device.reset_penalties(0, &tokens).unwrap();
+        rig.device.reset_penalties(0, &tokens, &[]).unwrap();
         rig.device.run(&wide).unwrap();
         rig.device.sample(&lanes, &mut out).unwrap();
         let narrow = Round { tokens: &tokens[..2], segments: &narrow, logit_rows: &[0, 1], ..wide };

@@ -4,12 +4,14 @@ use arrayvec::ArrayVec;
 use ignis_arena::{Arena, FixedVec, Sealed};
 use ignis_backend::{Device, LaneSampling};
 use ignis_ops::{LOGIT_BIAS_MAX, Round, SampleOut, Sampling, Segment};
-use ignis_pages::PageTable;
-use ignis_types::{Bytes, LANES_MAX, LaneId, Limits, PAGE_TOKENS, PlanLine};
+use ignis_pages::{Holder, PageTable};
+use ignis_types::{Bytes, LANES_MAX, LaneId, Limits, PAGE_TOKENS, PlanLine, SlotId};
 
 use crate::error::EngineError;
 use crate::lane::{Lane, LaneState};
 use crate::load::DeviceSpace;
+use crate::moves::Moves;
+use crate::retained::Slots;
 
 /// What a round does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,29 @@ pub struct RoundPlan<'a> {
     pub prefill: Option<(u32, u32)>,
     /// Lanes that append their last token and draw the next.
     pub decode: &'a [u32],
+}
+
+/// A sequence to be seated.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission<'a> {
+    /// Its prompt, and what it drew before it lost its lane.
+    pub tokens: &'a [u32],
+    /// How many of `tokens` are the prompt's.
+    pub prompt_tokens: u32,
+    /// Its whole reservation.
+    pub pages: u32,
+    /// How it draws.
+    pub sampling: &'a Sampling,
+    /// `(id, bias)`, at most `LOGIT_BIAS_MAX`.
+    pub logit_bias: &'a [(u32, f32)],
+}
+
+impl<'a> Admission<'a> {
+    /// A prompt that nothing was drawn for yet, without a bias.
+    pub fn new(prompt: &'a [u32], pages: u32, sampling: &'a Sampling) -> Self {
+        let prompt_tokens = prompt.len() as u32;
+        Admission { tokens: prompt, prompt_tokens, pages, sampling, logit_bias: &[] }
+    }
 }
 
 /// What one lane drew in a round.
@@ -39,6 +64,8 @@ pub struct Engine {
     ids: u32,
     pub(crate) pages: PageTable,
     pub(crate) lanes: Vec<Lane>,
+    pub(crate) slots: Slots,
+    pub(crate) moves: Moves,
     pub(crate) tokens: FixedVec<u32>,
     pub(crate) segments: FixedVec<Segment>,
     pub(crate) logit_rows: FixedVec<u32>,
@@ -55,6 +82,8 @@ impl Engine {
         limits: Limits,
         vocab: u32,
         pages: PageTable,
+        slots: Slots,
+        moves: Moves,
     ) -> Self {
         let lanes_max = limits.lanes_max as usize;
         Engine {
@@ -65,6 +94,8 @@ impl Engine {
             ids: vocab,
             pages,
             lanes: (0..lanes_max).map(|_| Lane::new(limits.context_tokens_max)).collect(),
+            slots,
+            moves,
             tokens: FixedVec::new(limits.round_rows_max() as usize),
             segments: FixedVec::new(lanes_max),
             logit_rows: FixedVec::new(lanes_max),
@@ -86,53 +117,78 @@ impl Engine {
         Err(EngineError::Vocabulary { found: ids, rows: self.vocab })
     }
 
-    /// Seats a sequence: `pages` pages are reserved for it, whole or not at all.
+    /// Seats a sequence, cold or behind the state of a retained slot. Its whole reservation is
+    /// taken or nothing; whole pages of the slot are shared and count as taken already.
     ///
-    /// Errors: the lane is taken; the prompt is empty, holds an id outside the vocabulary, or does
-    /// not fit its reservation with one token more. Nothing changes then.
+    /// Errors: the lane is taken; the tokens are none, hold an id outside the vocabulary, or do not
+    /// fit the reservation with one token more; the slot is empty or not a proper prefix of them;
+    /// pages are short. Nothing changes then.
     pub fn admit(
         &mut self,
         lane: u32,
-        prompt: &[u32],
-        pages: u32,
-        sampling: &Sampling,
-        logit_bias: &[(u32, f32)],
+        admission: &Admission<'_>,
+        slot: Option<SlotId>,
     ) -> Result<(), EngineError> {
         self.expect_state(lane, LaneState::Empty)?;
-        self.check_prompt(prompt, pages, logit_bias)?;
-        self.pages.reserve(LaneId(lane), pages)?;
-        if sampling.has_penalties()
-            && let Err(error) = self.device.reset_penalties(lane, prompt)
+        self.check_admission(admission)?;
+        let copied = match slot {
+            None => {
+                self.pages.reserve(LaneId(lane), admission.pages)?;
+                0
+            }
+            Some(slot) => {
+                let tokens = self.check_slot(slot, admission.tokens)?;
+                let tail = self.pages.reserve_from(LaneId(lane), admission.pages, slot, tokens)?;
+                if let Err(error) = self.copy_slot(slot, lane, tail) {
+                    self.pages.release(Holder::Lane(LaneId(lane)));
+                    return Err(error);
+                }
+                tokens
+            }
+        };
+        self.take_seat(lane, admission)?;
+        self.lanes[lane as usize].stand_at(copied);
+        Ok(())
+    }
+
+    /// Fills a seat whose pages are reserved; gives them back if the device fails.
+    pub(crate) fn take_seat(
+        &mut self,
+        lane: u32,
+        admission: &Admission<'_>,
+    ) -> Result<(), EngineError> {
+        let (prompt, output) = admission.tokens.split_at(admission.prompt_tokens as usize);
+        if admission.sampling.has_penalties()
+            && let Err(error) = self.device.reset_penalties(lane, prompt, output)
         {
-            self.pages.release(LaneId(lane));
+            self.pages.release(Holder::Lane(LaneId(lane)));
             return Err(error.into());
         }
         let seat = &mut self.lanes[lane as usize];
         seat.clear();
-        seat.state = LaneState::Prefill;
-        seat.prompt.assign(prompt);
-        seat.tokens_max = (pages * PAGE_TOKENS).min(self.limits.context_tokens_max);
-        seat.sampling.clone_from(sampling);
-        seat.logit_bias.assign(logit_bias);
+        seat.tokens.assign(admission.tokens);
+        seat.prompt_tokens = admission.prompt_tokens;
+        seat.tokens_max = (admission.pages * PAGE_TOKENS).min(self.limits.context_tokens_max);
+        seat.sampling.clone_from(admission.sampling);
+        seat.logit_bias.assign(admission.logit_bias);
         Ok(())
     }
 
-    fn check_prompt(
-        &self,
-        prompt: &[u32],
-        pages: u32,
-        logit_bias: &[(u32, f32)],
-    ) -> Result<(), EngineError> {
+    pub(crate) fn check_admission(&self, admission: &Admission<'_>) -> Result<(), EngineError> {
         let refuse =
             |what, found, expected: String| Err(EngineError::Prompt { what, found, expected });
+        let Admission { tokens, prompt_tokens, pages, logit_bias, .. } = *admission;
         let room = (u64::from(pages) * u64::from(PAGE_TOKENS))
             .min(u64::from(self.limits.context_tokens_max));
-        let len = prompt.len() as u64;
+        let len = tokens.len() as u64;
         if len == 0 || len >= room {
             return refuse("length", len, format!("1 to {}", room.saturating_sub(1)));
         }
-        let ids = prompt.iter().copied().chain(logit_bias.iter().map(|&(id, _)| id));
-        let largest = ids.max().expect("the prompt is not empty");
+        if !(1..=len).contains(&u64::from(prompt_tokens)) {
+            return refuse("prompt length", u64::from(prompt_tokens), format!("1 to {len}"));
+        }
+        let ids = tokens.iter().copied().chain(logit_bias.iter().map(|&(id, _)| id));
+        let largest = ids.max().expect("the tokens are not empty");
         if largest >= self.vocab {
             return refuse("largest id", u64::from(largest), format!("below {}", self.vocab));
         }
@@ -143,10 +199,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Empties a lane and frees its pages; an empty lane stays as it is.
+    /// Empties a lane and frees its pages, whatever it is in; a move of it is abandoned. An empty
+    /// lane stays as it is.
     pub fn release(&mut self, lane: u32) -> Result<(), EngineError> {
         self.lane(lane)?;
-        self.pages.release(LaneId(lane));
+        self.abandon_moves_of(lane);
+        self.pages.release(Holder::Lane(LaneId(lane)));
         self.lanes[lane as usize].clear();
         Ok(())
     }
@@ -169,7 +227,7 @@ impl Engine {
             }
         }
         ran?;
-        self.advance();
+        self.move_lanes_on();
         Ok(&self.results)
     }
 
@@ -195,13 +253,13 @@ impl Engine {
     pub(crate) fn compose_prefill(&mut self, lane: u32, count: u32) -> Result<(), EngineError> {
         self.expect_state(lane, LaneState::Prefill)?;
         let seat = &self.lanes[lane as usize];
-        let left = seat.prompt.len() as u32 - seat.position;
+        let left = seat.tokens.len() as u32 - seat.position;
         let limit = left.min(self.limits.chunk_tokens_max);
         if count == 0 || count > limit {
             return Err(EngineError::RoundTooLarge { what: "prefill tokens", found: count, limit });
         }
         let start = seat.position as usize;
-        self.tokens.append(&seat.prompt[start..start + count as usize]);
+        self.tokens.append(&seat.tokens[start..start + count as usize]);
         self.segments.push(Segment { lane, row: 0, rows: count, position: seat.position });
         if count == left {
             self.logit_rows.push(count - 1);
@@ -221,7 +279,7 @@ impl Engine {
             return Err(EngineError::LaneState { lane, found, expected });
         }
         let row = self.tokens.len() as u32;
-        self.tokens.push(seat.last_token);
+        self.tokens.push(seat.tokens[seat.position as usize]);
         self.segments.push(Segment { lane, row, rows: 1, position: seat.position });
         self.logit_rows.push(row);
         self.drawing.push(lane);
@@ -258,14 +316,14 @@ impl Engine {
     }
 
     /// Moves every lane of the round forward and collects what was drawn.
-    fn advance(&mut self) {
+    fn move_lanes_on(&mut self) {
         for segment in self.segments.iter() {
             self.lanes[segment.lane as usize].position += segment.rows;
         }
         for (&lane, sample) in self.drawing.iter().zip(&self.samples) {
             let seat = &mut self.lanes[lane as usize];
             seat.state = LaneState::Decode;
-            seat.last_token = sample.token;
+            seat.tokens.push(sample.token);
             self.results.push(RoundResult { lane, sample: *sample });
         }
     }
@@ -275,9 +333,17 @@ impl Engine {
         Ok(self.lane(lane)?.position)
     }
 
-    /// Pages that no lane holds.
+    /// Pages that nobody holds.
     pub fn pages_free(&self) -> u32 {
         self.pages.pages_free()
+    }
+
+    /// Distinct pages that these lanes hold together.
+    pub fn pages_held(&mut self, lanes: &[u32]) -> Result<u32, EngineError> {
+        for &lane in lanes {
+            self.lane(lane)?;
+        }
+        Ok(self.pages.held_together(lanes.iter().copied().map(LaneId)))
     }
 
     /// What the engine was loaded for.
@@ -303,9 +369,10 @@ impl Engine {
     /// Requests for plan memory since the seal; 0 unless there is a bug.
     pub fn allocations_after_seal(&mut self) -> u64 {
         self.arena.allocations_after_seal(&DeviceSpace(&mut *self.device))
+            + self.moves.allocations_after_seal()
     }
 
-    fn lane(&self, lane: u32) -> Result<&Lane, EngineError> {
+    pub(crate) fn lane(&self, lane: u32) -> Result<&Lane, EngineError> {
         let lanes = self.limits.lanes_max;
         self.lanes.get(lane as usize).ok_or(EngineError::LaneUnknown { lane, lanes })
     }

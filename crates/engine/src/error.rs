@@ -5,6 +5,7 @@ use ignis_backend::DeviceError;
 use ignis_formats::FormatError;
 use ignis_models::ModelError;
 use ignis_pages::PagesError;
+use ignis_tiers::TierError;
 use ignis_types::{LimitsError, Overflow};
 
 /// Why the engine could not do what it was asked.
@@ -84,6 +85,35 @@ pub enum EngineError {
         /// Which lane.
         lane: u32,
         /// Tokens reserved.
+        tokens: u32,
+    },
+    /// The retained slot does not exist.
+    #[error("retained slot {slot} does not exist; there are {slots}")]
+    SlotUnknown {
+        /// Asked for.
+        slot: u32,
+        /// How many there are.
+        slots: u32,
+    },
+    /// The retained slot is not in the state that the call needs.
+    #[error("retained slot {slot} is {found}, expected {expected}")]
+    SlotState {
+        /// Which slot.
+        slot: u32,
+        /// Its state.
+        found: &'static str,
+        /// The state needed.
+        expected: &'static str,
+    },
+    /// KV-RAM or KV-disk refused or failed.
+    #[error(transparent)]
+    Tier(#[from] TierError),
+    /// An image holds more tokens than the sequence that it is for.
+    #[error("an image of {found} tokens cannot seat a sequence of {tokens}")]
+    ImageTooLong {
+        /// Tokens of the image.
+        found: u32,
+        /// Tokens of the sequence.
         tokens: u32,
     },
 }

@@ -3,7 +3,9 @@
 use ignis_arena::{Layout, Lifetime, Packed, RegionId, pack_by_lifetime};
 use ignis_backend::{Addresses, DeviceLayout, SAMPLE_ROW_BYTES};
 use ignis_ops::{BufferId, Op, Program, Rows};
-use ignis_types::{Bytes, Limits, Overflow, PlanLine};
+use ignis_types::{Bytes, Limits, Overflow, PAGE_TOKENS, PlanLine};
+
+use crate::state::{Section, StateMap};
 
 /// A layout, and which of its regions holds what.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub struct Mapped {
     scratch: RegionId,
     logits: (BufferId, RegionId),
     sections: Vec<RegionId>,
+    /// Sections of the device's retained slots, in the order of `sections`.
+    retained: Vec<RegionId>,
     penalties: RegionId,
     sampling: RegionId,
     kv_pool: RegionId,
@@ -30,6 +34,10 @@ pub struct Needs {
     pub lines: Vec<(PlanLine, Bytes)>,
     /// One page.
     pub kv_page: Bytes,
+    /// Host memory of one retained slot.
+    pub host_slot: Bytes,
+    /// The longest image: tokens, sections and pages of a whole context.
+    pub image_payload: Bytes,
 }
 
 /// The plan lines of a program: the layout of a load, counted with an empty pool.
@@ -44,7 +52,43 @@ pub fn needs(
         .filter(|&line| line != PlanLine::KvPool)
         .map(|line| (line, mapped.layout.line_bytes(line)))
         .collect();
-    Ok(Needs { lines, kv_page: device.kv_page_bytes(&program.kv)? })
+    let state = StateSizes::new(program, device)?;
+    Ok(Needs {
+        lines,
+        kv_page: state.page,
+        host_slot: state.slot,
+        image_payload: state.payload(limits.context_tokens_max)?,
+    })
+}
+
+/// Bytes of what a sequence leaves behind.
+#[derive(Clone, Debug)]
+pub struct StateSizes {
+    /// Each section of one lane.
+    pub sections: Vec<Bytes>,
+    /// All sections, as a retained slot in host memory holds them.
+    pub slot: Bytes,
+    /// One page.
+    pub page: Bytes,
+}
+
+impl StateSizes {
+    /// The sizes of a program on a device.
+    pub fn new(program: &Program, device: &dyn DeviceLayout) -> Result<StateSizes, Overflow> {
+        let sections: Vec<Bytes> = program
+            .sections
+            .iter()
+            .map(|section| device.section_bytes(section))
+            .collect::<Result<_, _>>()?;
+        let slot = sections.iter().try_fold(Bytes::ZERO, |sum, &bytes| sum.plus(bytes))?;
+        Ok(StateSizes { sections, slot, page: device.kv_page_bytes(&program.kv)? })
+    }
+
+    /// Payload of the image of a sequence's first `tokens` tokens.
+    pub fn payload(&self, tokens: u32) -> Result<Bytes, Overflow> {
+        let pages = self.page.times(u64::from(tokens.div_ceil(PAGE_TOKENS)))?;
+        Bytes(4).times(u64::from(tokens))?.plus(self.slot)?.plus(pages)
+    }
 }
 
 /// Lays out everything that a program needs on a device.
@@ -82,6 +126,14 @@ pub fn lay_out(
             layout.region(PlanLine::LaneState, section.name, bytes)
         })
         .collect::<Result<_, _>>()?;
+    let retained = program
+        .sections
+        .iter()
+        .map(|section| {
+            let bytes = device.section_bytes(section)?.times(u64::from(limits.retained_device))?;
+            layout.region(PlanLine::RetainedSlots, section.name, bytes)
+        })
+        .collect::<Result<_, _>>()?;
     let penalty_bytes = Bytes(4).times(u64::from(program.vocab))?.times(lanes)?;
     let penalties = layout.region(PlanLine::LaneState, "penalty counts", penalty_bytes)?;
 
@@ -101,6 +153,7 @@ pub fn lay_out(
         scratch,
         logits,
         sections,
+        retained,
         penalties,
         sampling,
         kv_pool,
@@ -155,6 +208,24 @@ fn scratch(
 }
 
 impl Mapped {
+    /// Where the state of sequences lies, for images and retained slots.
+    pub(crate) fn state(&self, sizes: &StateSizes, limits: &Limits) -> StateMap {
+        let at = |id: &RegionId| self.layout.get(*id).offset;
+        let sections = sizes.sections.iter().zip(self.sections.iter().zip(&self.retained));
+        StateMap {
+            sections: sections
+                .map(|(&bytes, (lanes, slots))| Section {
+                    lanes: at(lanes),
+                    slots: at(slots),
+                    bytes: bytes.0,
+                })
+                .collect(),
+            pool: at(&self.kv_pool),
+            page_bytes: sizes.page.0,
+            slots_device: limits.retained_device,
+        }
+    }
+
     /// Where the device finds each part.
     pub fn addresses(&self) -> Addresses {
         let at = |id| self.layout.get(id).offset;

@@ -8,12 +8,17 @@
 
 mod engine;
 mod error;
+mod identity;
 mod lane;
 mod layout;
 mod load;
+mod moves;
+mod retained;
 mod score;
+mod state;
 
-pub use engine::{Engine, RoundPlan, RoundResult};
+pub use engine::{Admission, Engine, RoundPlan, RoundResult};
 pub use error::EngineError;
-pub use layout::{Mapped, Needs, lay_out, needs};
+pub use layout::{Mapped, Needs, StateSizes, lay_out, needs};
 pub use load::{Progress, load, simulated};
+pub use moves::{MoveEvent, MoveWay, Storage};

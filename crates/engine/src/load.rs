@@ -8,11 +8,15 @@ use ignis_formats::Checkpoint;
 use ignis_models::Model;
 use ignis_ops::{Program, Sampling, WeightId, WeightSpec};
 use ignis_pages::PageTable;
-use ignis_types::{Bytes, Limits, PageId, PlanLine};
+use ignis_tiers::{TierLimits, Tiers, window_bytes};
+use ignis_types::{Bytes, Limits, Overflow, PageId, PlanLine};
 
-use crate::engine::{Engine, RoundPlan};
+use crate::engine::{Admission, Engine, RoundPlan};
 use crate::error::EngineError;
-use crate::layout::lay_out;
+use crate::identity::{identity, identity_of_program};
+use crate::layout::{StateSizes, lay_out};
+use crate::moves::{Moves, Storage};
+use crate::retained::Slots;
 
 /// Bytes of weights converted so far; read from another thread while a load runs.
 #[derive(Debug, Default)]
@@ -39,18 +43,22 @@ impl Space for DeviceSpace<'_> {
 /// Loads `checkpoint` on `device`, for `limits`, and seals it against `plan`.
 ///
 /// Errors: anything that the checkpoint, the limits or the device refuse, and a plan that differs
-/// from what was laid out, by line. Nothing stays reserved after an error.
+/// from what was laid out, by line; host memory or a disk that `storage` cannot have. Nothing
+/// stays reserved after an error.
 pub fn load(
     checkpoint: &Checkpoint,
     limits: &Limits,
     device: Box<dyn Device>,
     plan: &[(PlanLine, Bytes)],
+    storage: Storage,
     progress: &Progress,
 ) -> Result<Engine, EngineError> {
     let model = Model::of(checkpoint)?;
     let put = |device: &mut dyn Device| put_weights(checkpoint, &model.program, device, progress);
-    let pages = PageTable::new(limits.pages, limits.lanes_max, limits.sequence_pages_max());
-    seat(&model.program, limits, device, plan, pages, put)
+    let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
+    let pages = PageTable::new(limits.pages, limits.lanes_max, slots, stride);
+    let identity = identity(checkpoint, &model.program, device.layout())?;
+    seat(&model.program, limits, device, plan, pages, (storage, identity), put)
 }
 
 /// The witness model on a simulated device; pages are handed out in an order drawn from `seed`.
@@ -58,6 +66,7 @@ pub fn simulated(
     program: &Program,
     limits: &Limits,
     device: Box<dyn Device>,
+    storage: Storage,
     seed: u64,
 ) -> Result<Engine, EngineError> {
     let plan: Vec<_> = {
@@ -69,30 +78,53 @@ pub fn simulated(
         let draw = ignis_ops::uniform(seed, i as u32) * (i + 1) as f64;
         order.swap(i, draw as usize);
     }
-    let stride = limits.sequence_pages_max();
-    let pages = PageTable::with_order(order.into_iter(), limits.lanes_max, stride);
-    seat(program, limits, device, &plan, pages, |_| Ok(()))
+    let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
+    let pages = PageTable::with_order(order.into_iter(), limits.lanes_max, slots, stride);
+    let identity = identity_of_program(program, device.layout(), seed);
+    seat(program, limits, device, &plan, pages, (storage, identity), |_| Ok(()))
 }
 
-/// Lay out, reserve, bind, put the weights, seal, warm up.
+/// Lay out, reserve on the device and the host, bind, put the weights, seal, warm up.
 fn seat(
     program: &Program,
     limits: &Limits,
     mut device: Box<dyn Device>,
     plan: &[(PlanLine, Bytes)],
     pages: PageTable,
+    (storage, identity): (Storage, u128),
     put_weights: impl FnOnce(&mut dyn Device) -> Result<(), EngineError>,
 ) -> Result<Engine, EngineError> {
     limits.check()?;
     let mapped = lay_out(program, limits, device.layout())?;
     let addresses = mapped.addresses();
+    let sizes = StateSizes::new(program, device.layout())?;
+    let state = mapped.state(&sizes, limits);
     let building = Arena::map(mapped.layout, &mut DeviceSpace(&mut *device))?;
+    let slots = Slots::new(limits, &state)?;
+    let moves = Moves::new(state, tiers(storage, identity, &sizes, limits)?);
     device.bind(program, &addresses, limits)?;
     put_weights(&mut *device)?;
     let arena = building.seal(plan, &DeviceSpace(&mut *device))?;
-    let mut engine = Engine::new(device, arena, *limits, program.vocab, pages);
+    let mut engine = Engine::new(device, arena, *limits, program.vocab, pages, slots, moves);
     engine.warm_up()?;
     Ok(engine)
+}
+
+/// KV-RAM, and KV-disk with what an earlier process left there.
+fn tiers(
+    storage: Storage,
+    identity: u128,
+    sizes: &StateSizes,
+    limits: &Limits,
+) -> Result<Tiers, EngineError> {
+    let longest = sizes.payload(limits.context_tokens_max)?;
+    let window = match storage.window_bytes {
+        Some(bytes) => bytes,
+        None => window_bytes(longest.0).ok_or(Overflow)?,
+    };
+    let ram_windows = u32::try_from(storage.ram_bytes / u64::from(window)).unwrap_or(u32::MAX);
+    let tier_limits = TierLimits { window_bytes: window, ram_windows };
+    Ok(Tiers::new(tier_limits, identity, storage.nonce_seed, storage.disk)?)
 }
 
 fn put_weights(
@@ -126,7 +158,8 @@ impl Engine {
         if self.limits.context_tokens_max < 4 {
             return Ok(());
         }
-        self.admit(0, &[0, 0], 1, &Sampling { temperature: 0.0, ..Sampling::default() }, &[])?;
+        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+        self.admit(0, &Admission::new(&[0, 0], 1, &sampling), None)?;
         let chunk = 2.min(self.limits.chunk_tokens_max);
         let mut ran = Ok(());
         for plan in [

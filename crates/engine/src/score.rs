@@ -59,8 +59,8 @@ impl Engine {
         self.expect_state(lane, LaneState::Prefill)?;
         let seat = &self.lanes[lane as usize];
         let start = seat.position as usize;
-        let end = seat.prompt.len().min(start + count as usize + 1);
-        let targets: Vec<u32> = seat.prompt[end.min(start + 1)..end].to_vec();
+        let end = seat.tokens.len().min(start + count as usize + 1);
+        let targets: Vec<u32> = seat.tokens[end.min(start + 1)..end].to_vec();
         if logprobs.len() < targets.len() {
             let (found, limit) = (targets.len() as u32, logprobs.len() as u32);
             return Err(EngineError::RoundTooLarge { what: "scored tokens", found, limit });

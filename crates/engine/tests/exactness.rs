@@ -4,7 +4,7 @@
 mod support;
 
 use ignis_backend::{Activations, KvFormat};
-use ignis_engine::{Engine, RoundPlan, RoundResult};
+use ignis_engine::{Admission, Engine, RoundPlan, RoundResult};
 use ignis_ops::Sampling;
 use support::{Golden, load};
 
@@ -29,7 +29,7 @@ fn prefill(engine: &mut Engine, lane: u32, len: u32, chunk: u32, decode: &[u32])
 fn alone(golden: &Golden, chunk: u32, threads: usize, kv: KvFormat) -> Vec<RoundResult> {
     let mut engine = load(golden, 128, threads, Activations::Int8, kv);
     let prompt = golden.ids(200);
-    engine.admit(0, &prompt, 4, &drawn(), &[]).unwrap();
+    engine.admit(0, &Admission::new(&prompt, 4, &drawn()), None).unwrap();
     let mut out = vec![prefill(&mut engine, 0, 200, chunk, &[])];
     while out.len() < 30 {
         out.push(engine.round(RoundPlan { prefill: None, decode: &[0] }).unwrap()[0]);
@@ -63,11 +63,11 @@ fn same_beside_others(golden: &Golden) {
     let mut engine = load(golden, 128, 2, Activations::Int8, KvFormat::Bf16);
     let prompt = golden.ids(200);
     // Two neighbours first, so that the request gets other pages and another lane.
-    engine.admit(2, &prompt[3..70], 3, &Sampling::default(), &[]).unwrap();
+    engine.admit(2, &Admission::new(&prompt[3..70], 3, &Sampling::default()), None).unwrap();
     prefill(&mut engine, 2, 67, 33, &[]);
-    engine.admit(0, &prompt[..64], 3, &drawn(), &[]).unwrap();
+    engine.admit(0, &Admission::new(&prompt[..64], 3, &drawn()), None).unwrap();
     prefill(&mut engine, 0, 64, 64, &[2]);
-    engine.admit(1, &prompt, 4, &drawn(), &[]).unwrap();
+    engine.admit(1, &Admission::new(&prompt, 4, &drawn()), None).unwrap();
     let mut out = vec![prefill(&mut engine, 1, 200, 50, &[0, 2])];
     while out.len() < 30 {
         let mates: &[u32] = if out.len() % 3 == 0 { &[2, 1, 0] } else { &[1, 2] };

@@ -5,7 +5,7 @@
 mod support;
 
 use ignis_backend::{Activations, KvFormat};
-use ignis_engine::RoundPlan;
+use ignis_engine::{Admission, RoundPlan};
 use ignis_ops::Sampling;
 use support::{Golden, load};
 
@@ -20,7 +20,7 @@ fn logits_agree(family: &str, chunk: u32, threads: usize) {
         let prompt = golden.ids(n);
         let (rows, expected) = golden.logits(n);
         let vocab = engine.vocab() as usize;
-        engine.admit(1, &prompt, 4, &Sampling::default(), &[]).unwrap();
+        engine.admit(1, &Admission::new(&prompt, 4, &Sampling::default()), None).unwrap();
         let mut worst = 0.0f32;
         let mut seen = 0;
         while seen < n as u32 {
@@ -47,7 +47,7 @@ fn tokens_agree(family: &str) {
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     for n in LENGTHS {
         let prompt = golden.ids(n);
-        engine.admit(0, &prompt, 4, &greedy, &[]).unwrap();
+        engine.admit(0, &Admission::new(&prompt, 4, &greedy), None).unwrap();
         let mut tokens = Vec::new();
         let mut left = n as u32;
         while left > 0 {

@@ -5,6 +5,7 @@ mod support;
 use std::path::Path;
 
 use ignis_backend::{Activations, KvFormat};
+use ignis_engine::Admission;
 use support::rewrite::Source;
 use support::{Golden, load_from};
 
@@ -23,7 +24,7 @@ fn agrees(family: &str, name: &str, rewrite: impl Fn(&Source, &Path)) {
 
     let (rows, expected) = golden.logits(65);
     let vocab = engine.vocab() as usize;
-    engine.admit(0, &golden.ids(65), 4, &Default::default(), &[]).unwrap();
+    engine.admit(0, &Admission::new(&golden.ids(65), 4, &Default::default()), None).unwrap();
     let mut worst = 0.0f32;
     for count in [64, 1] {
         engine

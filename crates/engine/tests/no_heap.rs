@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ignis_backend::{Activations, KvFormat};
-use ignis_engine::RoundPlan;
+use ignis_engine::{Admission, RoundPlan};
 use ignis_ops::Sampling;
 use support::{Golden, load};
 
@@ -67,9 +67,15 @@ fn rounds_of(golden: &Golden) {
     let long = golden.ids(200);
 
     ARMED.store(true, Ordering::SeqCst);
-    engine.admit(0, &long[..5], 2, &drawn, &[(7, 1.0)]).unwrap();
+    engine
+        .admit(
+            0,
+            &Admission { logit_bias: &[(7, 1.0)], ..Admission::new(&long[..5], 2, &drawn) },
+            None,
+        )
+        .unwrap();
     engine.round(RoundPlan { prefill: Some((0, 5)), decode: &[] }).unwrap();
-    engine.admit(1, &long, 6, &greedy, &[]).unwrap();
+    engine.admit(1, &Admission::new(&long, 6, &greedy), None).unwrap();
     for count in [64, 64, 64, 8] {
         engine.round(RoundPlan { prefill: Some((1, count)), decode: &[0] }).unwrap();
     }

@@ -63,6 +63,8 @@ fn the_27b_is_priced_from_its_config() {
             chunk_tokens_max: 512,
             context_tokens_max: 262_144,
             pages: 0,
+            retained_device: 0,
+            retained_host: 0,
         };
         let [one, three] = [1, 3].map(|n| needs(&model.program, &limits(n), &*layout).unwrap());
         let lane = line(&one, PlanLine::LaneState);

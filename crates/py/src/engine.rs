@@ -1,4 +1,4 @@
-//! The engine: load, rounds, release.
+//! The engine: load, rounds, release. What it does between rounds is in `moves`.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use ignis_engine::RoundPlan;
 use ignis_formats::Checkpoint;
 use ignis_sim::SimDevice;
-use ignis_types::{Bytes, LANES_MAX, PlanLine};
+use ignis_types::{Bytes, LANES_MAX, PlanLine, SlotId};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -18,6 +18,7 @@ use crate::errors::{DeviceFaultError, FileError, from_engine};
 use crate::model::Limits;
 use crate::round_out::RoundOut;
 use crate::sampling::Sampling;
+use crate::tiers::{TierOptions, simulated_storage};
 
 /// Read from another thread while a load runs.
 #[pyclass(frozen, module = "ignis._native")]
@@ -58,7 +59,7 @@ impl Engine {
         Engine { inner: Mutex::new(inner) }
     }
 
-    fn lock(&self) -> PyResult<MutexGuard<'_, ignis_engine::Engine>> {
+    pub(crate) fn lock(&self) -> PyResult<MutexGuard<'_, ignis_engine::Engine>> {
         self.inner.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => PyRuntimeError::new_err("the engine is busy in a round"),
             TryLockError::Poisoned(_) => DeviceFaultError::new_err("a round ended in a panic"),
@@ -66,7 +67,7 @@ impl Engine {
     }
 }
 
-fn unsigned(py: Python<'_>, buffer: &PyBuffer<u32>, count: usize) -> PyResult<Vec<u32>> {
+pub(crate) fn unsigned(py: Python<'_>, buffer: &PyBuffer<u32>, count: usize) -> PyResult<Vec<u32>> {
     let cells =
         buffer.as_slice(py).ok_or_else(|| PyValueError::new_err("the array is not contiguous"))?;
     let cells = cells
@@ -78,7 +79,7 @@ fn unsigned(py: Python<'_>, buffer: &PyBuffer<u32>, count: usize) -> PyResult<Ve
 #[pymethods]
 impl Engine {
     #[staticmethod]
-    #[pyo3(signature = (path, limits, options, plan, progress = None, ids = None))]
+    #[pyo3(signature = (path, limits, options, plan, progress = None, ids = None, tiers = None))]
     fn load(
         py: Python<'_>,
         path: PathBuf,
@@ -87,6 +88,7 @@ impl Engine {
         plan: Vec<(String, u64)>,
         progress: Option<&LoadProgress>,
         ids: Option<u32>,
+        tiers: Option<&TierOptions>,
     ) -> PyResult<Self> {
         let plan = plan
             .iter()
@@ -100,11 +102,14 @@ impl Engine {
             .collect::<PyResult<Vec<_>>>()?;
         let progress = progress.map(|p| Arc::clone(&p.0)).unwrap_or_default();
         let (limits, device) = (limits.native(), options.open()?);
+        let tiers = tiers.cloned().unwrap_or_default();
         py.detach(|| {
+            let storage = tiers.open()?;
             let checkpoint =
                 Checkpoint::open(&path).map_err(|error| FileError::new_err(error.to_string()))?;
-            let mut inner = ignis_engine::load(&checkpoint, &limits, device, &plan, &progress)
-                .map_err(from_engine)?;
+            let mut inner =
+                ignis_engine::load(&checkpoint, &limits, device, &plan, storage, &progress)
+                    .map_err(from_engine)?;
             if let Some(ids) = ids {
                 inner.draw_below(ids).map_err(from_engine)?;
             }
@@ -113,14 +118,34 @@ impl Engine {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (limits, vocab, seed, fault_ppm = 0))]
-    fn simulated(limits: &Limits, vocab: u32, seed: u64, fault_ppm: u32) -> PyResult<Self> {
+    #[pyo3(signature = (
+        limits,
+        vocab,
+        seed,
+        fault_ppm = 0,
+        ram_windows = 0,
+        disk_windows = 0,
+        disk_fault_ppm = 0,
+        window_bytes = 4096,
+    ))]
+    fn simulated(
+        limits: &Limits,
+        vocab: u32,
+        seed: u64,
+        fault_ppm: u32,
+        ram_windows: u32,
+        disk_windows: u32,
+        disk_fault_ppm: u32,
+        window_bytes: u32,
+    ) -> PyResult<Self> {
         if vocab == 0 {
             return Err(PyValueError::new_err("vocab is 0, expected at least 1"));
         }
         let program = ignis_sim::witness_program(vocab);
         let device = Box::new(SimDevice::new(seed, fault_ppm));
-        let inner = ignis_engine::simulated(&program, &limits.native(), device, seed)
+        let storage =
+            simulated_storage(seed, ram_windows, disk_windows, disk_fault_ppm, window_bytes);
+        let inner = ignis_engine::simulated(&program, &limits.native(), device, storage, seed)
             .map_err(from_engine)?;
         Ok(Engine::new(inner))
     }
@@ -162,18 +187,23 @@ impl Engine {
         Ok(self.lock()?.allocations_after_seal())
     }
 
+    #[pyo3(signature = (lane, tokens, pages, sampling, prompt_tokens = None, slot = -1))]
     fn admit(
         &self,
         py: Python<'_>,
         lane: u32,
-        prompt: PyBuffer<u32>,
+        tokens: PyBuffer<u32>,
         pages: u32,
         sampling: &Sampling,
+        prompt_tokens: Option<u32>,
+        slot: i64,
     ) -> PyResult<()> {
-        let prompt = unsigned(py, &prompt, prompt.item_count())?;
-        self.lock()?
-            .admit(lane, &prompt, pages, &sampling.params, &sampling.logit_bias)
-            .map_err(from_engine)
+        let tokens = unsigned(py, &tokens, tokens.item_count())?;
+        let slot = u32::try_from(slot).ok().map(SlotId);
+        let admission = sampling.admission(&tokens, prompt_tokens, pages);
+        let mut guard = self.lock()?;
+        let inner = &mut *guard;
+        py.detach(|| inner.admit(lane, &admission, slot)).map_err(from_engine)
     }
 
     fn round(

@@ -2,6 +2,7 @@
 
 use ignis_engine::EngineError;
 use ignis_models::ModelError;
+use ignis_tiers::TierError;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
@@ -40,6 +41,21 @@ pub(crate) fn from_model(error: ModelError) -> PyErr {
     }
 }
 
+/// The Python exception of a tier that cannot be had, or of a move that cannot begin.
+pub(crate) fn from_tier(error: TierError) -> PyErr {
+    let text = error.to_string();
+    match error {
+        TierError::Reserve { .. }
+        | TierError::File { .. }
+        | TierError::Locked { .. }
+        | TierError::VolumeFull { .. } => MemoryRefusedError::new_err(text),
+        TierError::Disk { .. } | TierError::Device(_) | TierError::Damaged { .. } => {
+            DeviceFaultError::new_err(text)
+        }
+        _ => PyValueError::new_err(text),
+    }
+}
+
 /// The Python exception of a failed load or round.
 pub(crate) fn from_engine(error: EngineError) -> PyErr {
     use ignis_backend::DeviceError as D;
@@ -57,6 +73,7 @@ pub(crate) fn from_engine(error: EngineError) -> PyErr {
             MemoryRefusedError::new_err(text)
         }
         EngineError::Device(_) => DeviceFaultError::new_err(text),
+        EngineError::Tier(error) => from_tier(error),
         _ => PyValueError::new_err(text),
     }
 }

@@ -8,8 +8,10 @@ mod engine;
 mod errors;
 mod metadata;
 mod model;
+mod moves;
 mod round_out;
 mod sampling;
+mod tiers;
 
 #[pymodule]
 fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -20,10 +22,13 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(model::needs, m)?)?;
     m.add_function(wrap_pyfunction!(devices::free_bytes, m)?)?;
     m.add_function(wrap_pyfunction!(engine::witness_next, m)?)?;
+    m.add_function(wrap_pyfunction!(tiers::prefix_chain, m)?)?;
+    m.add_function(wrap_pyfunction!(tiers::disk_available, m)?)?;
     m.add_class::<model::ModelInfo>()?;
     m.add_class::<model::Limits>()?;
     m.add_class::<model::Needs>()?;
     m.add_class::<devices::DeviceOptions>()?;
+    m.add_class::<tiers::TierOptions>()?;
     m.add_class::<engine::LoadProgress>()?;
     m.add_class::<sampling::Sampling>()?;
     m.add_class::<round_out::RoundOut>()?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ignis_formats::Checkpoint;
 use ignis_models::Model;
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 use crate::devices::DeviceOptions;
@@ -85,13 +86,37 @@ pub(crate) struct Limits {
     chunk_tokens_max: u32,
     context_tokens_max: u32,
     pages: u32,
+    retained_device: u32,
+    retained_host: u32,
 }
 
 #[pymethods]
 impl Limits {
     #[new]
-    fn new(lanes_max: u32, chunk_tokens_max: u32, context_tokens_max: u32, pages: u32) -> Self {
-        Limits { lanes_max, chunk_tokens_max, context_tokens_max, pages }
+    #[pyo3(signature = (
+        lanes_max,
+        chunk_tokens_max,
+        context_tokens_max,
+        pages,
+        retained_device = 0,
+        retained_host = 0,
+    ))]
+    fn new(
+        lanes_max: u32,
+        chunk_tokens_max: u32,
+        context_tokens_max: u32,
+        pages: u32,
+        retained_device: u32,
+        retained_host: u32,
+    ) -> Self {
+        Limits {
+            lanes_max,
+            chunk_tokens_max,
+            context_tokens_max,
+            pages,
+            retained_device,
+            retained_host,
+        }
     }
 }
 
@@ -102,6 +127,8 @@ impl Limits {
             chunk_tokens_max: self.chunk_tokens_max,
             context_tokens_max: self.context_tokens_max,
             pages: self.pages,
+            retained_device: self.retained_device,
+            retained_host: self.retained_host,
         }
     }
 }
@@ -112,6 +139,9 @@ pub(crate) struct Needs {
     lines: Vec<(&'static str, u64)>,
     kv_page_bytes: u64,
     page_tokens: u32,
+    retained_slot_bytes: u64,
+    image_payload_bytes: u64,
+    window_bytes: u32,
 }
 
 /// The dry run of a load.
@@ -128,9 +158,14 @@ pub(crate) fn needs(
     let (_, model) = py.detach(|| open(&path))?;
     let needs = ignis_engine::needs(&model.program, &limits, &*layout)
         .map_err(|error| errors::from_engine(error.into()))?;
+    let window_bytes = ignis_tiers::window_bytes(needs.image_payload.0)
+        .ok_or_else(|| PyOverflowError::new_err("an image is larger than 960 windows of 2 GiB"))?;
     Ok(Needs {
         lines: needs.lines.iter().map(|(line, bytes)| (line.name(), bytes.0)).collect(),
         kv_page_bytes: needs.kv_page.0,
         page_tokens: ignis_types::PAGE_TOKENS,
+        retained_slot_bytes: needs.host_slot.0,
+        image_payload_bytes: needs.image_payload.0,
+        window_bytes,
     })
 }

@@ -1,5 +1,6 @@
 //! Sampling parameters of one sequence.
 
+use ignis_engine::Admission;
 use pyo3::prelude::*;
 
 /// How one sequence samples.
@@ -49,5 +50,23 @@ impl Sampling {
             logprobs,
         };
         Sampling { params, logit_bias }
+    }
+}
+
+impl Sampling {
+    /// A sequence that draws like this. Without a `prompt_tokens` all of it is the prompt.
+    pub(crate) fn admission<'a>(
+        &'a self,
+        tokens: &'a [u32],
+        prompt_tokens: Option<u32>,
+        pages: u32,
+    ) -> Admission<'a> {
+        Admission {
+            tokens,
+            prompt_tokens: prompt_tokens.unwrap_or(tokens.len() as u32),
+            pages,
+            sampling: &self.params,
+            logit_bias: &self.logit_bias,
+        }
     }
 }

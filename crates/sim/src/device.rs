@@ -1,4 +1,4 @@
-//! Device memory as an array of slots, each holding the token that was stored there.
+//! Device memory whose pages hold the tokens stored there, and whose section a running hash.
 
 use ignis_backend::{Addresses, Device, DeviceError, DeviceLayout, LaneSampling};
 use ignis_ops::{
@@ -6,7 +6,9 @@ use ignis_ops::{
 };
 use ignis_types::{Bytes, Limits, Overflow, PAGE_TOKENS};
 
-use crate::witness::witness_next;
+use crate::witness::{running_next, running_start, witness_next, witness_token};
+
+const PAGE_BYTES: usize = 4 * PAGE_TOKENS as usize;
 
 /// Sizes of the simulated device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,8 +27,8 @@ impl DeviceLayout for SimLayout {
     fn expert_scratch(&self, _: &ExpertLinear, _: u64, _: u64, _: u64) -> Result<Bytes, Overflow> {
         Ok(Bytes::ZERO)
     }
-    fn section_bytes(&self, _: &SectionSpec) -> Result<Bytes, Overflow> {
-        Ok(Bytes::ZERO)
+    fn section_bytes(&self, section: &SectionSpec) -> Result<Bytes, Overflow> {
+        Bytes(4).times(u64::from(section.layers))?.times(u64::from(section.elements))
     }
     fn attention_scratch(&self, _: &Program, _: &Limits) -> Result<Bytes, Overflow> {
         Ok(Bytes::ZERO)
@@ -35,7 +37,10 @@ impl DeviceLayout for SimLayout {
         Ok(Bytes::ZERO)
     }
     fn kv_page_bytes(&self, _: &KvShape) -> Result<Bytes, Overflow> {
-        Ok(Bytes(u64::from(PAGE_TOKENS) * 4))
+        Ok(Bytes(PAGE_BYTES as u64))
+    }
+    fn state_format(&self) -> String {
+        "simulated 1".into()
     }
 }
 
@@ -47,8 +52,11 @@ pub struct SimDevice {
     draws: u64,
     reservations: u64,
     vocab: u32,
-    /// `[pages, PAGE_TOKENS]` stored tokens.
-    slots: Vec<u32>,
+    memory: Vec<u8>,
+    /// Start of `[pages, PAGE_TOKENS]` stored tokens.
+    pool: usize,
+    /// Start of `[lanes_max]` running hashes.
+    running: usize,
     /// `[lanes_max, vocab]`, one hot.
     logits: Vec<f32>,
 }
@@ -63,15 +71,41 @@ impl SimDevice {
             draws: 0,
             reservations: 0,
             vocab: 0,
-            slots: Vec::new(),
+            memory: Vec::new(),
+            pool: 0,
+            running: 0,
             logits: Vec::new(),
         }
     }
 
-    fn slot(round: &Round<'_>, lane: u32, position: u32) -> usize {
+    /// Where the token of a lane's position lies.
+    fn slot(&self, round: &Round<'_>, lane: u32, position: u32) -> usize {
         let entry = lane as usize * round.stride + (position / PAGE_TOKENS) as usize;
-        let page = round.block_tables[entry];
-        page as usize * PAGE_TOKENS as usize + (position % PAGE_TOKENS) as usize
+        let page = round.block_tables[entry] as usize;
+        self.pool + page * PAGE_BYTES + 4 * (position % PAGE_TOKENS) as usize
+    }
+
+    fn token(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.memory[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    fn hash(&self, lane: u32) -> u64 {
+        let at = self.running + 8 * lane as usize;
+        u64::from_le_bytes(self.memory[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    /// Stores one token of a lane, and moves its running hash on.
+    fn append(&mut self, round: &Round<'_>, lane: u32, position: u32, token: u32) {
+        let slot = self.slot(round, lane, position);
+        self.memory[slot..slot + 4].copy_from_slice(&token.to_le_bytes());
+        let before = if position == 0 { running_start(self.seed) } else { self.hash(lane) };
+        let at = self.running + 8 * lane as usize;
+        self.memory[at..at + 8].copy_from_slice(&running_next(before, token).to_le_bytes());
+    }
+
+    fn span(&self, at: u64, len: usize) -> std::ops::Range<usize> {
+        let at = Bytes(at).as_usize();
+        at..at + len
     }
 
     fn faulty(&mut self) -> bool {
@@ -91,8 +125,10 @@ impl Device for SimDevice {
         format!("simulated (seed {})", self.seed)
     }
 
-    fn reserve(&mut self, _: Bytes) -> Result<(), DeviceError> {
+    fn reserve(&mut self, bytes: Bytes) -> Result<(), DeviceError> {
         self.reservations += 1;
+        // What was never stored is no token.
+        self.memory = vec![u8::MAX; bytes.as_usize()];
         Ok(())
     }
 
@@ -103,11 +139,12 @@ impl Device for SimDevice {
     fn bind(
         &mut self,
         program: &Program,
-        _: &Addresses,
+        addresses: &Addresses,
         limits: &Limits,
     ) -> Result<(), DeviceError> {
         self.vocab = program.vocab;
-        self.slots = vec![u32::MAX; limits.pages as usize * PAGE_TOKENS as usize];
+        self.pool = Bytes(addresses.kv_pool).as_usize();
+        self.running = Bytes(addresses.sections[0]).as_usize();
         self.logits = vec![0.0; limits.lanes_max as usize * program.vocab as usize];
         Ok(())
     }
@@ -122,8 +159,8 @@ impl Device for SimDevice {
         }
         for segment in round.segments {
             for i in 0..segment.rows {
-                let slot = Self::slot(round, segment.lane, segment.position + i);
-                self.slots[slot] = round.tokens[(segment.row + i) as usize];
+                let token = round.tokens[(segment.row + i) as usize];
+                self.append(round, segment.lane, segment.position + i, token);
             }
         }
         self.run_head(round)
@@ -138,8 +175,11 @@ impl Device for SimDevice {
                 .find(|s| (s.row..s.row + s.rows).contains(&row))
                 .expect("a logit row lies in a segment");
             let last = segment.position + (row - segment.row);
-            let prefix = (0..=last).map(|p| self.slots[Self::slot(round, segment.lane, p)]);
-            let next = witness_next(prefix, self.vocab, self.seed);
+            let prefix = (0..=last).map(|p| self.token(self.slot(round, segment.lane, p)));
+            // The section stands behind the segment's last row, and so must the row drawn from.
+            assert_eq!(row + 1, segment.row + segment.rows, "the witness draws from last rows");
+            let running = self.hash(segment.lane);
+            let next = witness_token(prefix, running, self.vocab, self.seed);
             let logits = &mut self.logits[at * vocab..(at + 1) * vocab];
             logits.fill(0.0);
             logits[next as usize] = 1.0;
@@ -165,7 +205,24 @@ impl Device for SimDevice {
         &self.logits[row as usize * vocab..][..vocab]
     }
 
-    fn reset_penalties(&mut self, _: u32, _: &[u32]) -> Result<(), DeviceError> {
+    fn reset_penalties(&mut self, _: u32, _: &[u32], _: &[u32]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn read(&mut self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
+        out.copy_from_slice(&self.memory[self.span(at, out.len())]);
+        Ok(())
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let span = self.span(at, bytes.len());
+        self.memory[span].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn copy(&mut self, from: u64, to: u64, bytes: Bytes) -> Result<(), DeviceError> {
+        let from = self.span(from, bytes.as_usize());
+        self.memory.copy_within(from, Bytes(to).as_usize());
         Ok(())
     }
 }

@@ -8,6 +8,17 @@ pub struct PageId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u32);
 
+/// Room for the state that is kept of an earlier prompt; device slots come before host slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u32);
+
+impl SlotId {
+    /// The id as an index into per-slot arrays.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 impl PageId {
     /// The id as an index into per-page arrays.
     pub fn index(self) -> usize {

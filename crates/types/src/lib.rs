@@ -11,7 +11,7 @@ mod line;
 mod units;
 
 pub use dtype::DType;
-pub use ids::{LaneId, PageId};
-pub use limits::{LANES_MAX, Limits, LimitsError, PAGE_TOKENS};
+pub use ids::{LaneId, PageId, SlotId};
+pub use limits::{LANES_MAX, Limits, LimitsError, PAGE_TOKENS, RETAINED_MAX};
 pub use line::PlanLine;
 pub use units::{Bytes, Overflow};

@@ -6,6 +6,9 @@ pub const PAGE_TOKENS: u32 = 64;
 /// Most decode seats that a load may have.
 pub const LANES_MAX: usize = 256;
 
+/// Most retained slots that a load may have, of both kinds together.
+pub const RETAINED_MAX: u32 = 1 << 16;
+
 /// What a load is sized for. Every byte of the plan is a function of these and the model's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -17,6 +20,10 @@ pub struct Limits {
     pub context_tokens_max: u32,
     /// Pages of the KV pool.
     pub pages: u32,
+    /// Retained slots whose sections lie in device memory.
+    pub retained_device: u32,
+    /// Retained slots whose sections lie in host memory.
+    pub retained_host: u32,
 }
 
 /// A limit that no layout can be made from.
@@ -48,6 +55,11 @@ impl Limits {
         self.context_tokens_max.div_ceil(PAGE_TOKENS)
     }
 
+    /// Retained slots of both kinds: device slots come first.
+    pub fn retained(&self) -> u32 {
+        self.retained_device + self.retained_host
+    }
+
     /// Checks each limit against the range that the code below can represent.
     pub fn check(&self) -> Result<(), LimitsError> {
         let range = |name, found, min, max| {
@@ -60,7 +72,9 @@ impl Limits {
         range("lanes", self.lanes_max, 1, LANES_MAX as u32)?;
         range("prefill chunk", self.chunk_tokens_max, 1, 1 << 16)?;
         range("context", self.context_tokens_max, 1, 1 << 24)?;
-        range("pages", self.pages, 1, u32::MAX / PAGE_TOKENS)
+        range("pages", self.pages, 1, u32::MAX / PAGE_TOKENS)?;
+        range("device retained slots", self.retained_device, 0, RETAINED_MAX)?;
+        range("host retained slots", self.retained_host, 0, RETAINED_MAX - self.retained_device)
     }
 }
 
@@ -70,8 +84,14 @@ mod tests {
 
     #[test]
     fn zero_lanes_are_refused_by_name() {
-        let limits =
-            Limits { lanes_max: 0, chunk_tokens_max: 64, context_tokens_max: 64, pages: 1 };
+        let limits = Limits {
+            lanes_max: 0,
+            chunk_tokens_max: 64,
+            context_tokens_max: 64,
+            pages: 1,
+            retained_device: 0,
+            retained_host: 0,
+        };
         assert!(matches!(limits.check(), Err(LimitsError::OutOfRange { name: "lanes", .. })));
     }
 }

@@ -76,12 +76,15 @@ fn sample(
             out.top_logprobs[i] = logprob(out.top_logprobs[i]);
         }
     }
-    let count = &mut counts[token as usize];
-    // The count stops one short of the prompt's bit.
+    count_output(&mut counts[token as usize]);
+    out
+}
+
+/// Counts a drawn token; the count stops one short of the prompt's bit.
+pub(crate) fn count_output(count: &mut u32) {
     if *count & !IN_PROMPT != !IN_PROMPT {
         *count += 1;
     }
-    out
 }
 
 /// Steps 1 to 3 of the contract, into `out`.

@@ -45,8 +45,14 @@ pub(crate) const TINY: Shape = Shape {
     extras: false,
 };
 
-pub(crate) const LIMITS: Limits =
-    Limits { lanes_max: 8, chunk_tokens_max: 640, context_tokens_max: 1024, pages: 80 };
+pub(crate) const LIMITS: Limits = Limits {
+    lanes_max: 8,
+    chunk_tokens_max: 640,
+    context_tokens_max: 1024,
+    pages: 80,
+    retained_device: 0,
+    retained_host: 0,
+};
 
 /// Writes the program of `shape`.
 pub(crate) fn llama(shape: &Shape) -> Program {

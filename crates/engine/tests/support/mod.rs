@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ignis_backend::{Activations, KvFormat};
 use ignis_cpu::{CpuDevice, CpuOptions};
-use ignis_engine::{Engine, Progress, lay_out};
+use ignis_engine::{Engine, Progress, Storage, lay_out};
 use ignis_formats::Checkpoint;
 use ignis_models::Model;
 use ignis_types::{Limits, PlanLine};
@@ -78,13 +78,30 @@ pub(crate) fn load_from(
     activations: Activations,
     kv_format: KvFormat,
 ) -> Engine {
-    let checkpoint = Checkpoint::open(path).unwrap();
-    let limits =
-        Limits { lanes_max: 3, chunk_tokens_max: chunk, context_tokens_max: 512, pages: 24 };
     let options = CpuOptions { threads, activations, kv_format };
+    load_with(path, options, [0, 0], chunk, Storage::none())
+}
+
+/// As [`load_from`], with device and host retained slots, and places for images.
+pub(crate) fn load_with(
+    path: &Path,
+    options: CpuOptions,
+    [retained_device, retained_host]: [u32; 2],
+    chunk: u32,
+    storage: Storage,
+) -> Engine {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let limits = Limits {
+        lanes_max: 3,
+        chunk_tokens_max: chunk,
+        context_tokens_max: 512,
+        pages: 24,
+        retained_device,
+        retained_host,
+    };
     let device = Box::new(CpuDevice::new(options).unwrap());
     let program = Model::of(&checkpoint).unwrap().program;
     let mapped = lay_out(&program, &limits, ignis_backend::Device::layout(&*device)).unwrap();
     let plan = PlanLine::ALL.map(|line| (line, mapped.layout.line_bytes(line)));
-    ignis_engine::load(&checkpoint, &limits, device, &plan, &Progress::default()).unwrap()
+    ignis_engine::load(&checkpoint, &limits, device, &plan, storage, &Progress::default()).unwrap()
 }

@@ -48,10 +48,8 @@ pub(crate) struct DiskStore {
     pub(crate) inward: [Stage; STAGES],
     header: Stage,
     header_write: HeaderWrite,
-    /// Slots to be zeroed, and by slot whether it is in the queue and whether it is still to be.
+    /// Slots to be zeroed, each once at most: a commit waits until the queue is empty.
     zero_queue: VecDeque<u32>,
-    zero_queued: Vec<bool>,
-    zero_wanted: Vec<bool>,
     counts: DiskCounts,
     next_id: u64,
 }
@@ -76,8 +74,6 @@ impl DiskStore {
             header: Stage::new(BLOCK_BYTES, "the buffers of KV-disk")?,
             header_write: HeaderWrite::Zero,
             zero_queue: VecDeque::with_capacity(windows as usize),
-            zero_queued: vec![false; windows as usize],
-            zero_wanted: vec![false; windows as usize],
             counts: DiskCounts::default(),
             next_id: 0,
             disk,
@@ -132,7 +128,7 @@ impl DiskStore {
         if !self.header.is_idle() {
             return false;
         }
-        self.zero_wanted[first as usize] = false;
+        assert!(self.zero_queue.is_empty(), "headers are zeroed whenever their block is idle");
         header.encode(self.chains.iter(first), self.header.buffer());
         self.header_write = HeaderWrite::Commit;
         self.start_header(first);
@@ -159,10 +155,8 @@ impl DiskStore {
 
     /// Has the header in a slot zeroed, some time.
     pub(crate) fn zero_header(&mut self, slot: u32) {
-        self.zero_wanted[slot as usize] = true;
-        if !std::mem::replace(&mut self.zero_queued[slot as usize], true) {
-            self.zero_queue.push_back(slot);
-        }
+        assert!(self.zero_queue.len() < self.chains.total() as usize, "a slot is queued once");
+        self.zero_queue.push_back(slot);
         self.start_zero();
     }
 
@@ -174,14 +168,12 @@ impl DiskStore {
 
     /// Starts the next zeroing if the block of headers is idle.
     fn start_zero(&mut self) {
-        while self.header.is_idle() {
-            let Some(slot) = self.zero_queue.pop_front() else { return };
-            self.zero_queued[slot as usize] = false;
-            if std::mem::take(&mut self.zero_wanted[slot as usize]) {
-                self.header.buffer().fill(0);
-                self.header_write = HeaderWrite::Zero;
-                self.start_header(slot);
-            }
+        if self.header.is_idle()
+            && let Some(slot) = self.zero_queue.pop_front()
+        {
+            self.header.buffer().fill(0);
+            self.header_write = HeaderWrite::Zero;
+            self.start_header(slot);
         }
     }
 

@@ -9,21 +9,18 @@ pub const IMAGE_WINDOWS_MAX: u32 = 960;
 /// Bytes that are copied and checked in one go, so that they stay in the cache between the two.
 pub const PIECE_BYTES: usize = 64 << 10;
 
-const WINDOW_BYTES_MIN: u64 = 1 << 20;
-const WINDOW_BYTES_MAX: u64 = 1 << 31;
+/// Powers of two that `window_bytes` chooses from: 1 MiB to 2 GiB.
+const WINDOW_POWER_MIN: u32 = 20;
+const WINDOW_POWER_MAX: u32 = 31;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Bytes of a window for images of up to `image_payload_bytes`: a power of two, at least 1 MiB, of
 /// which such an image takes at most [`IMAGE_WINDOWS_MAX`]. `None` beyond 2 GiB a window.
 pub fn window_bytes(image_payload_bytes: u64) -> Option<u32> {
-    let mut bytes = WINDOW_BYTES_MIN;
-    while windows_of(image_payload_bytes, bytes) > u64::from(IMAGE_WINDOWS_MAX) {
-        bytes *= 2;
-        if bytes > WINDOW_BYTES_MAX {
-            return None;
-        }
-    }
-    u32::try_from(bytes).ok()
+    let sizes = (WINDOW_POWER_MIN..=WINDOW_POWER_MAX).map(|power| 1 << power);
+    let fits =
+        |bytes: &u32| windows_of(image_payload_bytes, *bytes) <= u64::from(IMAGE_WINDOWS_MAX);
+    sizes.into_iter().find(fits)
 }
 
 /// Windows that a file of `bytes` holds: one block for its label, then for each window a block for a
@@ -39,8 +36,13 @@ pub fn disk_bytes(windows: u32, window_bytes: u32) -> u64 {
 }
 
 /// Windows of a payload of `payload_bytes`.
-pub(crate) fn windows_of(payload_bytes: u64, window_bytes: u64) -> u64 {
-    payload_bytes.div_ceil(window_bytes - FRAME_HEADER_BYTES as u64)
+pub(crate) fn windows_of(payload_bytes: u64, window_bytes: u32) -> u64 {
+    payload_bytes.div_ceil(window_room(window_bytes))
+}
+
+/// Payload bytes of one window.
+pub(crate) fn window_room(window_bytes: u32) -> u64 {
+    u64::from(window_bytes) - FRAME_HEADER_BYTES as u64
 }
 
 /// Where the header of the image whose first window is `slot` lies on a disk.

@@ -7,7 +7,7 @@
 use ignis_backend::BLOCK_BYTES;
 
 use crate::frame::{Checksum, Stamp, u32_at, u64_at};
-use crate::geometry::{FRAME_HEADER_BYTES, IMAGE_WINDOWS_MAX, windows_of};
+use crate::geometry::{IMAGE_WINDOWS_MAX, window_room, windows_of};
 use crate::image::{ImageHead, Kind, TOKEN_BYTES};
 
 const IMAGE_MAGIC: u64 = u64::from_le_bytes(*b"ignisimg");
@@ -55,7 +55,7 @@ pub(crate) struct Header {
 impl Header {
     /// Windows of the image.
     pub(crate) fn windows(&self) -> u32 {
-        windows_of(self.head.payload_bytes, u64::from(self.window_bytes)) as u32
+        windows_of(self.head.payload_bytes, self.window_bytes) as u32
     }
 
     /// What the frame of window `window` must say.
@@ -108,8 +108,7 @@ impl Header {
         let fits = window_bytes == file.window_bytes
             && head.position > 0
             && head.payload_bytes >= TOKEN_BYTES * u64::from(head.position)
-            && windows_of(head.payload_bytes, u64::from(window_bytes))
-                <= u64::from(IMAGE_WINDOWS_MAX)
+            && windows_of(head.payload_bytes, window_bytes) <= u64::from(IMAGE_WINDOWS_MAX)
             && u32_at(block, 56) == header.windows();
         if !fits {
             return None;
@@ -123,7 +122,7 @@ impl Header {
 
 /// What the frame of window `window` of an image must say.
 pub(crate) fn stamp(nonce: u64, payload_bytes: u64, window_bytes: u32, window: u32) -> Stamp {
-    let room = u64::from(window_bytes) - FRAME_HEADER_BYTES as u64;
+    let room = window_room(window_bytes);
     let left = payload_bytes - u64::from(window) * room;
     Stamp { nonce, window, bytes: left.min(room) as u32 }
 }

@@ -25,6 +25,7 @@ mod header;
 mod image;
 mod move_in;
 mod move_out;
+mod nonce;
 mod payload;
 mod ram;
 mod recover;

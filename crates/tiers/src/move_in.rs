@@ -6,13 +6,13 @@ use crate::chain::END;
 use crate::disk_store::{DiskStore, STAGES};
 use crate::error::TierError;
 use crate::frame::{FrameError, Stamp, read_frame};
+use crate::geometry::window_room;
 use crate::header::Header;
 use crate::image::{ImageId, Tier};
 use crate::move_out::{Progress, damaged};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
-use crate::tiers::window_room;
 
 /// A move in, in flight.
 #[derive(Debug)]

@@ -6,12 +6,12 @@ use crate::chain::END;
 use crate::disk_store::{DiskStore, STAGES};
 use crate::error::TierError;
 use crate::frame::{Difference, Stamp, copy_frame, write_frame};
+use crate::geometry::window_room;
 use crate::header::Header;
 use crate::image::{ImageId, Tier};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
-use crate::tiers::window_room;
 
 /// How far a step brought a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

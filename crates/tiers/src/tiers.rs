@@ -6,11 +6,12 @@ use ignis_backend::Disk;
 
 use crate::disk_store::{DiskCounts, DiskStore};
 use crate::error::TierError;
-use crate::geometry::{FRAME_HEADER_BYTES, IMAGE_WINDOWS_MAX, disk_windows, windows_of};
+use crate::geometry::{IMAGE_WINDOWS_MAX, disk_windows, windows_of};
 use crate::header::Header;
 use crate::image::{Found, ImageHead, ImageId, TOKEN_BYTES, Tier};
 use crate::move_in::MoveIn;
 use crate::move_out::{MoveOut, Progress};
+use crate::nonce::Nonces;
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::recover;
@@ -55,8 +56,7 @@ pub struct Tiers {
     pub(crate) inward: Option<MoveIn>,
     found: Vec<Found>,
     removed_at_start: u32,
-    nonce_seed: u64,
-    nonces: u64,
+    nonces: Nonces,
 }
 
 impl Tiers {
@@ -102,8 +102,7 @@ impl Tiers {
             inward: None,
             found: recovered.found,
             removed_at_start: recovered.removed,
-            nonce_seed,
-            nonces: 0,
+            nonces: Nonces::new(nonce_seed),
         })
     }
 
@@ -130,7 +129,7 @@ impl Tiers {
 
     /// Windows of an image of `payload_bytes`.
     pub fn windows_for(&self, payload_bytes: u64) -> u32 {
-        windows_of(payload_bytes, u64::from(self.window_bytes)).try_into().unwrap_or(u32::MAX)
+        windows_of(payload_bytes, self.window_bytes).try_into().unwrap_or(u32::MAX)
     }
 
     /// Windows that no image holds. Those of a move that was abandoned while the disk wrote to them
@@ -172,7 +171,7 @@ impl Tiers {
 
     /// Begins to make an image of a sequence and takes all of its windows. The caller then steps.
     pub fn begin_out(&mut self, head: ImageHead, tier: Tier) -> Result<ImageId, TierError> {
-        let nonce = self.nonce();
+        let nonce = self.nonces.next();
         let image = self.place(head, tier, nonce)?;
         let header = self.header(head, nonce);
         self.out = Some(MoveOut::of_sequence(image, self.images.known(image), header));
@@ -302,15 +301,6 @@ impl Tiers {
         self.wait(Duration::ZERO);
     }
 
-    /// Another number for each image, over all processes as good as surely.
-    fn nonce(&mut self) -> u64 {
-        self.nonces += 1;
-        let mut z = self.nonce_seed.wrapping_add(self.nonces.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     /// Takes windows and a place for an image, or changes nothing.
     fn place(&mut self, head: ImageHead, tier: Tier, nonce: u64) -> Result<ImageId, TierError> {
         self.poll();
@@ -331,7 +321,7 @@ impl Tiers {
         if chains.total() == 0 {
             return Err(TierError::Off { tier });
         }
-        let needed = windows_of(head.payload_bytes, u64::from(self.window_bytes));
+        let needed = windows_of(head.payload_bytes, self.window_bytes);
         let needed = needed.try_into().unwrap_or(u32::MAX);
         if needed > IMAGE_WINDOWS_MAX {
             return Err(TierError::Limit {
@@ -404,9 +394,4 @@ impl Tiers {
     fn header(&self, head: ImageHead, nonce: u64) -> Header {
         Header { identity: self.identity, nonce, head, window_bytes: self.window_bytes }
     }
-}
-
-/// Payload bytes of one window.
-pub(crate) fn window_room(window_bytes: u32) -> u64 {
-    u64::from(window_bytes) - FRAME_HEADER_BYTES as u64
 }

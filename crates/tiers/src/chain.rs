@@ -52,11 +52,12 @@ impl Chains {
 
     /// Gives a whole chain back; the next to take gets them in the same order.
     pub(crate) fn put(&mut self, first: u32) {
-        let count = self.iter(first).count() as u32;
+        let most = (self.total() - self.free) as usize;
+        let count = self.iter(first).take(most + 1).count() as u32;
+        assert!(count as usize <= most, "a window was freed twice");
         let last = self.last(first, count);
         self.next[last as usize] = std::mem::replace(&mut self.free_first, first);
         self.free += count;
-        assert!(self.free <= self.total(), "a window was freed twice");
     }
 
     /// Cuts a chain into single windows, of which those that `keep` names stay taken.

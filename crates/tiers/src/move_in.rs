@@ -105,3 +105,66 @@ impl Unread {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{ImageHead, Kind};
+    use crate::payload::NoPayload;
+    use crate::tiers::{Step, TierLimits, Tiers};
+
+    struct Bytes([u8; 9000]);
+
+    impl Payload for Bytes {
+        fn read(&mut self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
+            out.copy_from_slice(&self.0[at as usize..][..out.len()]);
+            Ok(())
+        }
+        fn write(&mut self, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+            Ok(())
+        }
+    }
+
+    fn image_in_ram(tiers: &mut Tiers) -> ImageId {
+        let head = ImageHead { kind: Kind::Live, class: 0, position: 5, payload_bytes: 9000 };
+        tiers.begin_out(head, Tier::Ram).unwrap();
+        loop {
+            match tiers.step_out(&mut Bytes([7; 9000])) {
+                Step::Landed(image) => return image,
+                step => assert!(matches!(step, Step::Advanced)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_in_ram_is_refused_and_the_image_is_gone() {
+        let limits = TierLimits { window_bytes: 4096, ram_windows: 3 };
+        let mut tiers = Tiers::new(limits, 1, 1, None).unwrap();
+        let image = image_in_ram(&mut tiers);
+        tiers.ram.frame_mut(1)[700] ^= 4;
+        tiers.begin_in(image).unwrap();
+        let mut sink = Bytes([0; 9000]);
+        assert!(matches!(tiers.step_in(&mut sink), Step::Advanced));
+        match tiers.step_in(&mut sink) {
+            Step::Failed(failed, error) => {
+                assert!(failed == image && error.is_damage());
+                assert!(error.to_string().starts_with("window 1 of an image in KV-RAM is damaged"));
+            }
+            step => panic!("{step:?}"),
+        }
+        assert_eq!((tiers.head(image), tiers.windows_free(Tier::Ram)), (None, 3));
+        assert!(matches!(tiers.step_in(&mut sink), Step::Idle));
+    }
+
+    #[test]
+    fn a_sink_that_refuses_leaves_the_image() {
+        let limits = TierLimits { window_bytes: 4096, ram_windows: 3 };
+        let mut tiers = Tiers::new(limits, 1, 1, None).unwrap();
+        let image = image_in_ram(&mut tiers);
+        tiers.begin_in(image).unwrap();
+        let step = tiers.step_in(&mut NoPayload);
+        assert!(matches!(step, Step::Failed(_, TierError::Device(_))));
+        assert!(tiers.head(image).is_some());
+        tiers.drop_image(image).unwrap();
+    }
+}

@@ -84,7 +84,7 @@ impl Twin {
 
     fn begin_out(&mut self, arg: u32) {
         self.serial += 1;
-        let tier = if arg % 2 == 0 { Tier::Ram } else { Tier::Disk };
+        let tier = if arg.is_multiple_of(2) { Tier::Ram } else { Tier::Disk };
         let kind = Kind::from_code((arg / 2 % 3) as u8).unwrap();
         let bytes = 8 + (arg / 6 % (4 * WINDOW)) as usize;
         let position = 1 + (arg / 64) % (bytes as u32 / 4);

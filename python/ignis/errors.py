@@ -54,10 +54,10 @@ class Suggestion:
 class PlanRefused(PlanError):
     """The plan was computed and does not fit; nothing was reserved.
 
-    `plan` is "vram" or "host". Bytes: `needed_bytes` against `budget_bytes`, `shortfall_bytes`
-    apart. `suggestions` name every option that is enough alone; where none is, `together` holds
-    values that fit when all are set, or nothing if there are none. `adapted` lists what was lowered
-    before refusing.
+    `plan` is "vram", "host" or "disk". Bytes: `needed_bytes` against `budget_bytes`,
+    `shortfall_bytes` apart. `suggestions` name every option that is enough alone; where none is,
+    `together` holds values that fit when all are set, or nothing if there are none. `adapted` lists
+    what was lowered before refusing.
     """
 
     def __init__(

@@ -16,6 +16,8 @@ from ignis.plan.report import plan_as_dict, print_plan, print_refusal, refusal_a
 EPILOG = """\
 Only headers are read: a folder with config.json and the headers of its safetensors
 files, or the first megabytes of a GGUF file, is enough, and no device is needed.
+Host memory and KV-disk are those of this machine, for a card too, unless
+--host-free and --kv-disk-path say otherwise.
 Exit status: 0 the plan fits, 3 it is refused, 2 wrong usage."""
 
 
@@ -35,18 +37,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="device memory free at start, as in 31.5G, instead of what is read or known",
     )
+    parser.add_argument(
+        "--host-free",
+        metavar="BYTES",
+        help="memory that the card's machine has available, instead of this machine's",
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    add_option_flags(parser, ("", "model", "vram", "cpu", "reuse", "cache"), without=("device",))
+    add_option_flags(
+        parser, ("", "model", "vram", "cpu", "reuse", "kv_disk", "cache"), without=("device",)
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the plan or its refusal; the exit status."""
     config = config_from(args)
     device = device_to_plan(args.device or config.device)
-    free_bytes = _free_bytes(args.free)
+    free_bytes = _bytes("--free", args.free)
+    host_free_bytes = _bytes("--host-free", args.host_free)
     path = model_path(config.model.path, config.cache_folder)
     try:
-        plan = make_plan(config, path, device=device, free_bytes=free_bytes)
+        plan = make_plan(
+            config, path, device=device, free_bytes=free_bytes, host_free_bytes=host_free_bytes
+        )
     except PlanRefused as refusal:
         if args.json:
             print(json.dumps(refusal_as_dict(refusal), indent=2))
@@ -60,12 +72,12 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _free_bytes(text: str | None) -> int | None:
+def _bytes(flag: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
         value = OPTIONS["vram.headroom_bytes"].kind.parse(text)
     except ValueError as error:
-        raise ConfigError(f"--free {error}") from None
+        raise ConfigError(f"{flag} {error}") from None
     assert isinstance(value, int)
     return value

@@ -92,6 +92,11 @@ class Config(RootOptions):
         """The folder for fetched models."""
         return self.cache.dir or user_cache_folder()
 
+    @property
+    def kv_disk_folder(self) -> Path:
+        """The folder for KV-disk's file."""
+        return self.kv_disk.path or self.cache_folder / "kv"
+
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
@@ -265,6 +270,12 @@ def _build(settings: Mapping[str, _Setting], path: Path | None) -> Config:
 
 
 def _check(config: Config) -> None:
+    ttl = config.source("reuse.retained_interactive_ttl")
+    if ttl.named and not config.reuse.prompt:
+        raise ConfigError(
+            f"{ttl.place} needs reuse.prompt on, which is off ({config.source('reuse.prompt')}): "
+            "without it there are no checkpoints to rank"
+        )
     bind = config.server.bind
     if not bind.is_loopback and config.server.api_key is None:
         place = config.source("server.bind").place or "server.bind"

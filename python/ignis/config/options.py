@@ -28,9 +28,7 @@ from ignis.config.option import Option, declared_options, option
 
 FLASH_NEXT = "Flash-Next models"
 OFFLOADED = "Flash-Next models whose experts do not all fit on the device"
-REUSE = "prompt reuse, which this version does not have yet"
-PINNED = "devices with pinned host memory"
-TIERS = "moving sequences to KV-RAM or KV-disk, which this version does not have yet"
+PINNED = "devices with memory of their own; on the CPU device vram.headroom_bytes is the margin"
 SERVER = "ignis serve"
 
 
@@ -121,9 +119,8 @@ class ModelOptions:
     host_margin_bytes: int = option(
         Size(),
         "6G",
-        "RAM the plan of pinned host memory leaves to everything else.",
+        "RAM that the plan of host memory leaves to everything else.",
         applies_to=PINNED,
-        missing=True,
     )
 
 
@@ -187,59 +184,58 @@ class ReuseOptions:
     prompt: bool = option(
         Switch(bare=False),
         "on",
-        "Capture and reuse checkpoints of prompts.",
-        applies_to=REUSE,
-        missing=True,
+        "Keep what was computed of a prompt, and begin a later prompt that starts alike from it. "
+        "off: nothing is captured or matched, unless you name retained slots; those then serve "
+        "shared prefixes alone.",
     )
     retained_device: int = option(
         Count(0, 65536),
         "0",
-        "Retained slots in device memory, counted in the plan.",
-        applies_to=REUSE,
-        missing=True,
+        "Retained slots in device memory, counted in the plan and used before any in host memory. "
+        "Each also holds a page of the KV pool.",
     )
     retained_host: int | None = option(
         Count(0, 65536),
         None,
-        "Retained slots in one pinned host block reserved at start.",
+        "Retained slots in one block of host memory reserved at start. Each also holds a page of "
+        "the KV pool. Left alone, it is lowered when host memory does not hold it.",
         default_note="two per lane; 0 with reuse.prompt off",
-        applies_to=REUSE,
-        missing=True,
     )
     retained_interactive_ttl: float = option(
         Number(),
         "300",
-        "Idle seconds after which a checkpoint of a main conversation ranks as a subagent's.",
-        applies_to=REUSE,
-        missing=True,
+        "Idle seconds after which a checkpoint of an interactive conversation in KV-RAM ranks as "
+        "an agent's. Needs reuse.prompt.",
     )
     kv_host_pool_bytes: int = option(
         Size(),
         "2G",
-        "The pinned arena that holds sequences moved out of device memory; 0 turns it off.",
-        applies_to=TIERS,
-        missing=True,
+        "KV-RAM: one block of host memory, reserved at start, for sequences that were moved out "
+        "and for retained state. Whole windows of it are used; 0 turns it off. Left alone, it is "
+        "lowered when host memory does not hold it.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvDiskOptions:
-    """The file that holds sequences moved out of memory."""
+    """KV-disk, the file for sequences that were moved out and for retained state."""
 
     bytes: int = option(
         Size(),
         "0",
-        "Bytes of disk reserved at start for sequences moved out of memory; 0 turns it off.",
-        applies_to=TIERS,
-        missing=True,
+        "Bytes of the file, all of which the volume reserves at start; 0 turns KV-disk off. "
+        "Retained state in it serves the next start.",
     )
     path: Path | None = option(
         Place("FOLDER"),
         None,
-        "The folder of that file.",
-        default_note="the cache folder",
-        applies_to=TIERS,
-        missing=True,
+        "The folder of that file. One process uses a folder at a time.",
+        default_note="the folder kv in the cache folder",
+    )
+    margin_bytes: int = option(
+        Size(),
+        "10G",
+        "Bytes that stay free on that file's volume; a start that would leave less is refused.",
     )
 
 
@@ -336,7 +332,7 @@ class CacheOptions:
     dir: Path | None = option(
         Place("FOLDER"),
         None,
-        "The folder for fetched models.",
+        "The folder for fetched models, and for KV-disk where kv_disk.path names no other.",
         default_note="the platform's, ~/.cache/ignis on Linux",
     )
 

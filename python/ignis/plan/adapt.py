@@ -1,7 +1,9 @@
 """Lowering what nobody named, one value at a time, before a load is refused.
 
-The context goes down in steps, then the lanes, and with fewer lanes the context is tried from the
-top again: as many lanes as can be kept, and the largest context they leave.
+What stands beside the device's lines goes first: KV-RAM, in halves, then retained slots in host
+memory; on a device with memory of its own, only as far as host memory asks. Then the context goes
+down in steps, then the lanes, and with fewer lanes the context is tried from the top again: as many
+lanes as can be kept, and the largest context they leave.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from ignis.plan.units import human
 
 CONTEXT_TOKENS_MIN = 2048  # below this a conversation is not worth starting
 CONTEXT_STEPS = 16  # the context goes down in about this many steps
+RETAINED_HOST_A_LANE = 2  # retained slots in host memory where nobody named a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +43,20 @@ def adapt(ask: Ask, sizes_of: SizesOf) -> tuple[Ask, tuple[Step, ...]]:
     first = cut(ask, sizes_of(ask))
     if first.fits:
         return ask, ()
+    beside = _lower_host(ask, sizes_of)
+    result = cut(beside, sizes_of(beside))
+    # With a named budget the host lines get what the device leaves; else nothing helps them more.
+    beyond = not result.host_fits and (ask.budget_bytes is None or not ask.shares_memory)
+    if result.fits or beyond:
+        return beside, _steps(ask, beside, first)
     may_context = "model.max_context" not in ask.named
     may_lanes = "model.lanes" not in ask.named
     contexts = _contexts_below(ask.context_tokens) if may_context else []
     if first.pool_below_floor and not contexts:
-        return ask, ()  # no number of lanes changes that
-    lowest = ask
+        return beside, _steps(ask, beside, first)  # no number of lanes changes that
+    lowest = beside
     for lanes in range(ask.lanes, 0, -1) if may_lanes else [ask.lanes]:
-        lowest = replace(ask, lanes=lanes)
+        lowest = _with_lanes(beside, lanes)
         if cut(lowest, sizes_of(lowest)).fits:
             break
         if not contexts:
@@ -60,6 +69,34 @@ def adapt(ask: Ask, sizes_of: SizesOf) -> tuple[Ask, tuple[Step, ...]]:
         if context is not None:
             break
     return lowest, _steps(ask, lowest, first)
+
+
+def _lower_host(ask: Ask, sizes_of: SizesOf) -> Ask:
+    """The ask with less in host memory, as far as that is what is short."""
+
+    def enough(lowered: Ask) -> bool:
+        result = cut(lowered, sizes_of(lowered))
+        device = result.needed_bytes <= result.budget or not ask.shares_memory
+        return device and result.host_fits
+
+    window = sizes_of(ask).window_bytes
+    if "reuse.kv_host_pool_bytes" not in ask.named and window:
+        while ask.kv_ram_bytes and not enough(ask):
+            ask = replace(ask, kv_ram_bytes=ask.kv_ram_bytes // 2 // window * window)
+    if "reuse.retained_host" not in ask.named and not enough(ask):
+        slots = largest(
+            range(ask.retained_host), lambda count: enough(replace(ask, retained_host=count))
+        )
+        ask = replace(ask, retained_host=slots or 0)
+    return ask
+
+
+def _with_lanes(ask: Ask, lanes: int) -> Ask:
+    """The ask with other lanes, and with no more retained slots than go with them."""
+    slots = min(ask.retained_host, RETAINED_HOST_A_LANE * lanes)
+    if lanes == ask.lanes or "reuse.retained_host" in ask.named:
+        slots = ask.retained_host
+    return replace(ask, lanes=lanes, retained_host=slots)
 
 
 def largest(ascending: Sequence[int], fits: Callable[[int], bool]) -> int | None:
@@ -101,7 +138,13 @@ def _held(ask: Ask, sizes_of: SizesOf, spare_tokens: int) -> Callable[[int], boo
 
 
 def _steps(before: Ask, after: Ask, first: Cut) -> tuple[Step, ...]:
-    if first.pool_below_floor:
+    if not first.host_fits:
+        reason = (
+            f"host memory needs {human(first.host_bytes)} and has "
+            f"{human(first.host_available_bytes)} less a margin of "
+            f"{human(first.host_margin_bytes)}"
+        )
+    elif first.pool_below_floor:
         reason = (
             f"a pool of {before.pool} does not hold a context of {before.context_tokens:,} tokens"
         )
@@ -111,6 +154,8 @@ def _steps(before: Ask, after: Ask, first: Cut) -> tuple[Step, ...]:
             f"{human(first.needed_bytes)}, {human(first.shortfall_bytes)} more than the budget"
         )
     values = (
+        ("reuse.kv_host_pool_bytes", before.kv_ram_bytes, after.kv_ram_bytes),
+        ("reuse.retained_host", before.retained_host, after.retained_host),
         ("model.max_context", before.context_tokens, after.context_tokens),
         ("model.lanes", before.lanes, after.lanes),
     )

@@ -11,19 +11,35 @@ from dataclasses import dataclass, field
 
 from ignis.config import PoolSize
 
+WINDOW_HEADER_BYTES = 64  # of every window, before its payload
+STAGING_WINDOWS = 4  # between the tiers and KV-disk: two each way
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of every line but the pool, in print order, and of one page of the pool."""
+    """Bytes of every line but the pool, in print order, and of the units that are counted.
+
+    One page of the pool; one retained slot in host memory; the payload of the longest image, and
+    one of the windows it is cut into.
+    """
 
     lines: tuple[tuple[str, int], ...]
     kv_page_bytes: int
     page_tokens: int
+    retained_slot_bytes: int = 0
+    image_payload_bytes: int = 0
+    window_bytes: int = 0
 
     @property
     def fixed_bytes(self) -> int:
         """Every line but the pool."""
         return sum(count for _, count in self.lines)
+
+    @property
+    def image_windows(self) -> int:
+        """Windows of the longest image."""
+        room = self.window_bytes - WINDOW_HEADER_BYTES
+        return -(-self.image_payload_bytes // room) if self.window_bytes else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +48,8 @@ class Ask:
 
     `named` holds the option keys an operator set; those never adapt. `pool_capped` says that the
     pool never exceeds every lane's whole context and a page per retained slot (the CPU).
+    `host_free_bytes` is what host memory has available, and None where the device's memory is host
+    memory, so that both plans take from `free_bytes`.
     """
 
     context_tokens: int
@@ -42,6 +60,8 @@ class Ask:
     activations: str = "int8"
     retained_device: int = 0
     retained_host: int = 0
+    kv_ram_bytes: int = 0
+    kv_disk_bytes: int = 0
     pool: PoolSize | None = None
     pool_capped: bool = True
     spare_tokens: int = 65536
@@ -49,11 +69,14 @@ class Ask:
     headroom_bytes: int = 0
     budget_bytes: int | None = None
     allow_oversubscription: bool = False
+    host_free_bytes: int | None = None
+    host_margin_bytes: int = 0
     named: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def budget(self) -> int:
-        """The bytes the whole process may hold."""
+        """The bytes that the device's lines may take, before a derived budget gives up to the host
+        lines what they take of the same memory."""
         if self.budget_bytes is not None:
             return self.budget_bytes
         return max(0, self.free_bytes - self.headroom_bytes)
@@ -63,19 +86,41 @@ class Ask:
         """Retained slots of both kinds; each may hold one page of the pool."""
         return self.retained_device + self.retained_host
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the device's memory is host memory."""
+        return self.host_free_bytes is None
+
+    def host_lines(self, sizes: Sizes) -> tuple[tuple[str, int], ...]:
+        """Bytes of every line of host memory, in print order."""
+        window = sizes.window_bytes
+        ram = self.kv_ram_bytes // window * window if window else 0
+        staging = STAGING_WINDOWS * window if self.kv_disk_bytes else 0
+        return (
+            ("retained_host_slots", self.retained_host * sizes.retained_slot_bytes),
+            ("kv_ram_arena", ram),
+            ("kv_disk_staging", staging),
+        )
+
 
 SizesOf = Callable[[Ask], Sizes]
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A budget cut into fixed lines and pages. `pages` may be below `floor_pages`; see `fits`."""
+    """A budget cut into fixed lines and pages, and host memory held against its lines.
+
+    `pages` may be below `floor_pages`, and the host lines more than there is; see `fits`.
+    """
 
     sizes: Sizes
     budget: int
     floor_pages: int  # one longest sequence, and a page per retained slot
     pages: int
     least_pages: int  # fewer is not what was asked: the floor, or a named pool
+    host_lines: tuple[tuple[str, int], ...]
+    host_available_bytes: int
+    host_margin_bytes: int
 
     @property
     def needed_bytes(self) -> int:
@@ -93,9 +138,22 @@ class Cut:
         return self.least_pages < self.floor_pages
 
     @property
+    def host_bytes(self) -> int:
+        """Every line of host memory."""
+        return sum(count for _, count in self.host_lines)
+
+    @property
+    def host_fits(self) -> bool:
+        """Whether host memory holds its lines and leaves its margin."""
+        return not self.host_bytes or (
+            self.host_bytes <= self.host_available_bytes - self.host_margin_bytes
+        )
+
+    @property
     def fits(self) -> bool:
         """Whether the load may start with this cut."""
-        return not self.pool_below_floor and self.needed_bytes <= self.budget
+        holds = self.needed_bytes <= self.budget and self.host_fits
+        return holds and not self.pool_below_floor
 
 
 def pages_for(tokens: int, page_tokens: int) -> int:
@@ -112,12 +170,38 @@ def pool_pages(pool: PoolSize, sizes: Sizes) -> int:
 
 def cut(ask: Ask, sizes: Sizes) -> Cut:
     """Cut the budget: the fixed lines first, then the pool takes the rest or what was named."""
+    host_lines = ask.host_lines(sizes)
+    budget = ask.budget
+    if ask.shares_memory and ask.budget_bytes is None:
+        budget = max(0, budget - sum(count for _, count in host_lines))
+    least, pages, floor = _pages(ask, sizes, budget)
+    if not ask.shares_memory:
+        available, margin = ask.host_free_bytes or 0, ask.host_margin_bytes
+    elif ask.budget_bytes is None:
+        available, margin = ask.free_bytes, ask.headroom_bytes
+    else:
+        device = sizes.fixed_bytes + max(pages, least) * sizes.kv_page_bytes
+        available, margin = max(0, ask.free_bytes - device), 0
+    return Cut(
+        sizes=sizes,
+        budget=budget,
+        floor_pages=floor,
+        pages=pages,
+        least_pages=least,
+        host_lines=host_lines,
+        host_available_bytes=available,
+        host_margin_bytes=margin,
+    )
+
+
+def _pages(ask: Ask, sizes: Sizes, budget: int) -> tuple[int, int, int]:
+    """Pages of the pool: the least that is wanted, those there are, and the floor."""
     context_pages = pages_for(ask.context_tokens, sizes.page_tokens)
     floor = context_pages + ask.retained
     if ask.pool is not None:
         named = pool_pages(ask.pool, sizes)
-        return Cut(sizes, ask.budget, floor, named, named)
-    pages = max(0, ask.budget - sizes.fixed_bytes) // sizes.kv_page_bytes
+        return named, named, floor
+    pages = max(0, budget - sizes.fixed_bytes) // sizes.kv_page_bytes
     if ask.pool_capped:
         pages = min(pages, ask.lanes * context_pages + ask.retained)
-    return Cut(sizes, ask.budget, floor, pages, floor)
+    return floor, pages, floor

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Protocol
 
 from ignis.errors import IgnisError, ModelFileError, PlanError
@@ -39,6 +40,7 @@ class PlanCore(Protocol):
     def inspect(self, path: str) -> Model: ...
     def sizes(self, path: str, device: str, ask: Ask) -> Sizes: ...
     def free_bytes(self, device: str) -> int: ...
+    def disk_available(self, folder: Path) -> int: ...
 
 
 class NativeCore:
@@ -82,10 +84,23 @@ class NativeCore:
 
             needs = _native.needs(
                 path,
-                _native.Limits(ask.lanes, ask.chunk_tokens, ask.context_tokens, 0),
+                _native.Limits(
+                    ask.lanes,
+                    ask.chunk_tokens,
+                    ask.context_tokens,
+                    0,
+                    ask.retained_device,
+                ),
                 _native.DeviceOptions(device, ask.threads, ask.kv_format, ask.activations),
             )
-            return Sizes(tuple(needs.lines), needs.kv_page_bytes, needs.page_tokens)
+            return Sizes(
+                tuple(needs.lines),
+                needs.kv_page_bytes,
+                needs.page_tokens,
+                retained_slot_bytes=needs.retained_slot_bytes,
+                image_payload_bytes=needs.image_payload_bytes,
+                window_bytes=needs.window_bytes,
+            )
 
     def free_bytes(self, device: str) -> int:
         """Device memory free now; for the CPU, available RAM within the container's limit."""
@@ -93,6 +108,19 @@ class NativeCore:
             from ignis import _native
 
             return _native.free_bytes(device)
+
+    def disk_available(self, folder: Path) -> int:
+        """Bytes that KV-disk's file in a folder could have: free ones, and those it has already.
+
+        The folder need not be there. Raises PlanError if its volume cannot be asked.
+        """
+        with native_errors():
+            from ignis import _native
+
+            try:
+                return _native.disk_available(folder)
+            except _native.MemoryRefusedError as error:
+                raise PlanError(str(error)) from error
 
 
 @contextmanager

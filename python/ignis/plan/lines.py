@@ -22,6 +22,13 @@ VRAM_LINES: dict[str, str] = {
     KV_POOL: "keys and values of the sequences",
 }
 
+# In print order; the names are event fields too.
+HOST_LINES: dict[str, str] = {
+    "retained_host_slots": "state kept of earlier prompts",
+    "kv_ram_arena": "KV-RAM: moved sequences and retained state",
+    "kv_disk_staging": "windows on their way to and from KV-disk",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Line:

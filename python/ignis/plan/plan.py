@@ -8,14 +8,15 @@ from typing import Literal
 
 from ignis.config import Config, PoolSize
 from ignis.errors import ConfigError
-from ignis.plan.adapt import Step, adapt
+from ignis.plan.adapt import RETAINED_HOST_A_LANE, Step, adapt
 from ignis.plan.ask import Ask, Cut, Sizes, SizesOf, cut
 from ignis.plan.core import Model, NativeCore, PlanCore, sizes_by_ask
 from ignis.plan.cores import physical_cores
 from ignis.plan.devices import Device, device_to_run
+from ignis.plan.disk import DiskPlan, plan_disk
 from ignis.plan.host import HostPlan, plan_host
 from ignis.plan.lines import KV_POOL, VRAM_LINES, Line
-from ignis.plan.refusal import refuse, refuse_budget_above_free
+from ignis.plan.refusal import may_start, refuse, refuse_budget_above_free
 from ignis.plan.units import exact
 
 CONTEXT_UNKNOWN = 4096  # for a checkpoint that does not say what it was trained for
@@ -23,7 +24,11 @@ CONTEXT_UNKNOWN = 4096  # for a checkpoint that does not say what it was trained
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a load reserves. `lines` holds every line, `kv_pool` last; bytes throughout."""
+    """What a load reserves: on the device, in host memory, on disk. Bytes throughout.
+
+    `lines` holds every line of the device, `kv_pool` last. The longest sequence makes an image of
+    `image_windows` windows.
+    """
 
     model: Model
     device: Device
@@ -46,11 +51,13 @@ class Plan:
     retained_device_slots: int
     retained_host_slots: int
     pool_named: PoolSize | None
+    window_bytes: int
+    image_windows: int
     host: HostPlan
+    disk: DiskPlan | None = None
     adapted: tuple[Step, ...] = ()
     oversubscribed: tuple[str, ...] = ()  # a sentence for each reason; empty when the plan fits
     kv_pool_policy: str = "resident"
-    window_bytes: int = 0  # of an image
 
     @property
     def total_bytes(self) -> int:
@@ -85,7 +92,7 @@ class Plan:
     @property
     def kv_disk_bytes(self) -> int:
         """The file that holds images; 0 when KV-disk is off."""
-        return 0
+        return self.disk.bytes if self.disk else 0
 
     @property
     def allocated_at_load_bytes(self) -> int:
@@ -104,11 +111,13 @@ def make_plan(
     *,
     device: Device | None = None,
     free_bytes: int | None = None,
+    host_free_bytes: int | None = None,
     core: PlanCore | None = None,
 ) -> Plan:
     """Plan the load of a checkpoint, a file or folder of which only headers are read.
 
-    `device` None is the one this build runs on; `free_bytes` None reads the device, once. Raises
+    `device` None is the one this build runs on; `free_bytes` None reads the device, once, and
+    `host_free_bytes` None this machine's memory, for a device with memory of its own. Raises
     PlanRefused when it does not fit, ConfigError for a value the model cannot have, and
     ModelFileError for a checkpoint that cannot be read.
     """
@@ -118,14 +127,28 @@ def make_plan(
     if free_bytes is None:
         total = device.total_bytes
         free_bytes = core.free_bytes(device.kind) if total is None else total
-    ask = ask_for(config, info, device, free_bytes)
-    return plan_ask(
-        ask, info, device, _with_recorded(sizes_by_ask(core, info.path, device.kind), device)
-    )
+    if device.kind == "cpu":
+        host_free_bytes = None
+    elif host_free_bytes is None:
+        host_free_bytes = core.free_bytes("cpu")
+    ask = ask_for(config, info, device, free_bytes, host_free_bytes)
+    sizes_of = _with_recorded(sizes_by_ask(core, info.path, device.kind), device)
+    plan = plan_ask(ask, info, device, sizes_of)
+    disk = plan_disk(config, core, window_bytes=plan.window_bytes, image_windows=plan.image_windows)
+    return replace(plan, disk=disk)
 
 
-def ask_for(config: Config, model: Model, device: Device, free_bytes: int) -> Ask:
-    """What a config asks of a model on a device, with what nobody set decided."""
+def ask_for(
+    config: Config,
+    model: Model,
+    device: Device,
+    free_bytes: int,
+    host_free_bytes: int | None = None,
+) -> Ask:
+    """What a config asks of a model on a device, with what nobody set decided.
+
+    `host_free_bytes` None: the device's memory is host memory.
+    """
     context = config.model.max_context
     trained = model.context_trained or CONTEXT_UNKNOWN
     if context is not None and model.context_trained and context > model.context_trained:
@@ -138,14 +161,27 @@ def ask_for(config: Config, model: Model, device: Device, free_bytes: int) -> As
         context = trained
     context = context or trained
     chunk = min(device.chunk_tokens, -(-context // 64) * 64)
-    keys = ("model.max_context", "model.lanes")
+    lanes = config.model.lanes or device.lanes
+    slots = config.reuse.retained_host
+    if slots is None:
+        slots = RETAINED_HOST_A_LANE * lanes if config.reuse.prompt else 0
+    keys = (
+        "model.max_context",
+        "model.lanes",
+        "reuse.retained_host",
+        "reuse.kv_host_pool_bytes",
+    )
     return Ask(
         context_tokens=context,
-        lanes=config.model.lanes or device.lanes,
+        lanes=lanes,
         chunk_tokens=config.model.prefill_chunk or chunk,
         threads=config.cpu.threads or physical_cores() if device.kind == "cpu" else 1,
         kv_format=config.model.kv_format,
         activations=config.cpu.activations,
+        retained_device=config.reuse.retained_device,
+        retained_host=slots,
+        kv_ram_bytes=config.reuse.kv_host_pool_bytes,
+        kv_disk_bytes=config.kv_disk.bytes,
         pool=config.vram.kv_pool_bytes,
         pool_capped=device.kind == "cpu",
         spare_tokens=config.vram.adapt_spare_tokens,
@@ -153,6 +189,8 @@ def ask_for(config: Config, model: Model, device: Device, free_bytes: int) -> As
         headroom_bytes=config.vram.headroom_bytes,
         budget_bytes=config.vram.budget_bytes,
         allow_oversubscription=config.vram.allow_oversubscription,
+        host_free_bytes=host_free_bytes,
+        host_margin_bytes=config.model.host_margin_bytes,
         named=frozenset(key for key in keys if config.named(key)),
     )
 
@@ -170,12 +208,18 @@ def plan_ask(ask: Ask, model: Model, device: Device, sizes_of: SizesOf) -> Plan:
             f"the budget of {exact(ask.budget)} is more than the {exact(ask.free_bytes)} free"
         )
     if not result.fits:
-        if result.pool_below_floor or not ask.allow_oversubscription:
+        if not may_start(ask, result):
             raise refuse(ask, sizes_of, adapted, steps)
-        reasons.append(
-            f"the plan's minimum of {exact(result.needed_bytes)} is more than the budget of "
-            f"{exact(result.budget)}"
-        )
+        if result.shortfall_bytes:
+            reasons.append(
+                f"the plan's minimum of {exact(result.needed_bytes)} is more than the budget of "
+                f"{exact(result.budget)}"
+            )
+        if not result.host_fits:
+            reasons.append(
+                f"the host lines' {exact(result.host_bytes)} are more than the "
+                f"{exact(result.host_available_bytes)} that the device's lines leave"
+            )
         result = replace(result, pages=max(result.pages, result.least_pages))
     plan = _freeze(ask, adapted, result, model, device)
     return replace(plan, adapted=steps, oversubscribed=tuple(reasons))
@@ -190,7 +234,7 @@ def _freeze(ask: Ask, adapted: Ask, result: Cut, model: Model, device: Device) -
         mode="derived" if ask.budget_bytes is None else "explicit",
         free_at_start_bytes=ask.free_bytes,
         headroom_bytes=ask.headroom_bytes,
-        budget_bytes=ask.budget,
+        budget_bytes=result.budget,
         allow_oversubscription=ask.allow_oversubscription,
         lines=tuple(
             Line(name, count, VRAM_LINES[name], name in recorded)
@@ -209,7 +253,9 @@ def _freeze(ask: Ask, adapted: Ask, result: Cut, model: Model, device: Device) -
         retained_device_slots=adapted.retained_device,
         retained_host_slots=adapted.retained_host,
         pool_named=ask.pool,
-        host=plan_host((), 0, 0, ()),
+        window_bytes=result.sizes.window_bytes,
+        image_windows=result.sizes.image_windows,
+        host=plan_host(result, shared=ask.shares_memory),
     )
 
 

@@ -9,7 +9,8 @@ from functools import reduce
 from ignis.config import OPTIONS, PoolSize
 from ignis.errors import PlanRefused, Suggestion
 from ignis.plan.adapt import Step, adapt, largest
-from ignis.plan.ask import Ask, SizesOf, cut
+from ignis.plan.ask import Ask, Cut, SizesOf, cut
+from ignis.plan.host import why_host_refuses
 from ignis.plan.units import exact
 
 CONTEXT_STEP = 64
@@ -26,31 +27,44 @@ class _Knob:
     current: str
 
 
+def may_start(ask: Ask, result: Cut) -> bool:
+    """Whether a load may start with a cut: it fits, or is allowed to be more than there is."""
+    if result.fits:
+        return True
+    allowed = ask.allow_oversubscription and ask.budget_bytes is not None
+    return allowed and not result.pool_below_floor and (ask.shares_memory or result.host_fits)
+
+
 def starts(ask: Ask, sizes_of: SizesOf) -> bool:
     """Whether a load of this ask would start, adapted where it may be."""
-    if ask.allow_oversubscription and ask.budget_bytes is not None:
-        return not cut(ask, sizes_of(ask)).pool_below_floor
-    if ask.budget > ask.free_bytes:
+    if ask.budget > ask.free_bytes and not ask.allow_oversubscription:
         return False
     adapted, _ = adapt(ask, sizes_of)
-    return cut(adapted, sizes_of(adapted)).fits
+    return may_start(ask, cut(adapted, sizes_of(adapted)))
 
 
 def refuse(ask: Ask, sizes_of: SizesOf, lowered: Ask, steps: tuple[Step, ...]) -> PlanRefused:
     """The refusal of `ask`, which stayed too large even as `lowered` by `steps`."""
     result = cut(lowered, sizes_of(lowered))
     suggestions = tuple(_suggestions(ask, sizes_of))
-    if result.pool_below_floor:
+    plan, needed, budget = "vram", _need(lowered, sizes_of), result.budget
+    if not result.host_fits:
+        plan, needed = "host", result.host_bytes
+        budget = max(0, result.host_available_bytes - result.host_margin_bytes)
+        message = why_host_refuses(result)
+    elif result.pool_below_floor:
         message = _below_floor(lowered, sizes_of)
     else:
+        beside = f" beside {exact(result.host_bytes)} of host lines" if result.host_bytes else ""
         message = (
-            f"the plan needs {exact(result.needed_bytes)} and the budget is "
+            f"the plan needs {exact(result.needed_bytes)} and the budget{beside} is "
             f"{exact(result.budget)}: {exact(result.shortfall_bytes)} too little"
         )
     return PlanRefused(
         message,
-        needed_bytes=_need(lowered, sizes_of),
-        budget_bytes=result.budget,
+        plan=plan,
+        needed_bytes=needed,
+        budget_bytes=budget,
         suggestions=suggestions,
         together=() if suggestions else _together(ask, sizes_of),
         adapted=tuple(step.as_dict() for step in steps),
@@ -84,7 +98,9 @@ def _need(ask: Ask, sizes_of: SizesOf) -> int:
 
 
 def _least_need(ask: Ask, sizes_of: SizesOf) -> int:
-    return _need(adapt(ask, sizes_of)[0], sizes_of)
+    """The least bytes of the device and the host together that the ask comes down to."""
+    adapted, _ = adapt(ask, sizes_of)
+    return _need(adapted, sizes_of) + cut(adapted, sizes_of(adapted)).host_bytes
 
 
 def _below_floor(ask: Ask, sizes_of: SizesOf) -> str:
@@ -114,7 +130,7 @@ def _suggestions(ask: Ask, sizes_of: SizesOf) -> Iterator[Suggestion]:
             saves = need - _least_need(knob.turn(ask, value), sizes_of)
             yield Suggestion(knob.option, knob.current, knob.show(value), max(0, saves))
     yield from _pool_raised(ask, sizes_of)
-    yield from _budget_raised(ask, sizes_of, need)
+    yield from _budget_changed(ask, sizes_of)
 
 
 def _fits(knob: _Knob, ask: Ask, sizes_of: SizesOf) -> Callable[[int], bool]:
@@ -137,11 +153,16 @@ def _together(ask: Ask, sizes_of: SizesOf) -> tuple[Suggestion, ...]:
         if starts(built(used), sizes_of):
             break
     else:
-        # All options at their least are not enough: the whole device beside them may be.
-        base = replace(
-            ask, headroom_bytes=0, budget_bytes=ask.free_bytes if ask.budget_bytes else None
-        )
-        if not starts(built(used), sizes_of):
+        # All options at their least are not enough: all of the memory beside them may be.
+        budget = ask.free_bytes if ask.budget_bytes else None
+        for base_tried in (
+            replace(ask, headroom_bytes=0, budget_bytes=budget),
+            replace(ask, host_margin_bytes=0),
+        ):
+            base = base_tried
+            if starts(built(used), sizes_of):
+                break
+        else:
             return ()
     for knob, _ in tuple(used):
         at = next(i for i, one in enumerate(used) if one[0] is knob)
@@ -164,7 +185,7 @@ def _together(ask: Ask, sizes_of: SizesOf) -> tuple[Suggestion, ...]:
     if base is not ask:
         base = ask
         turned = built(used)
-        chosen += _budget_raised(turned, sizes_of, _least_need(turned, sizes_of))
+        chosen += _budget_changed(turned, sizes_of)
     return tuple(chosen)
 
 
@@ -191,6 +212,7 @@ def _knobs(ask: Ask, sizes_of: SizesOf) -> Iterator[_Knob]:
         number("reuse.retained_device", "retained_device", range(ask.retained_device)),
         number("reuse.retained_host", "retained_host", range(ask.retained_host)),
         number("cpu.threads", "threads", range(1, ask.threads)),
+        _ram_knob(ask, sizes_of),
     ]
     if ask.kv_format != "bf16":
         knobs.append(word("model.kv_format", "kv_format", "bf16"))
@@ -199,6 +221,18 @@ def _knobs(ask: Ask, sizes_of: SizesOf) -> Iterator[_Knob]:
     if ask.pool is not None:
         knobs.append(_pool_knob(ask, ask.pool, sizes_of))
     yield from (knob for knob in knobs if knob.ascending)
+
+
+def _ram_knob(ask: Ask, sizes_of: SizesOf) -> _Knob:
+    """KV-RAM in whole windows."""
+    option = "reuse.kv_host_pool_bytes"
+    return _Knob(
+        option,
+        range(0, ask.kv_ram_bytes, sizes_of(ask).window_bytes or max(1, ask.kv_ram_bytes)),
+        lambda base, count: replace(base, kv_ram_bytes=count, named=base.named | {option}),
+        _size,
+        _size(ask.kv_ram_bytes),
+    )
 
 
 def _pool_knob(ask: Ask, pool: PoolSize, sizes_of: SizesOf) -> _Knob:
@@ -230,10 +264,13 @@ def _pool_raised(ask: Ask, sizes_of: SizesOf) -> Iterator[Suggestion]:
         yield Suggestion("vram.kv_pool_bytes", str(ask.pool), str(pool), 0)
 
 
-def _budget_raised(ask: Ask, sizes_of: SizesOf, need: int) -> Iterator[Suggestion]:
-    """A larger budget: less headroom, or more bytes where they were named."""
+def _budget_changed(ask: Ask, sizes_of: SizesOf) -> Iterator[Suggestion]:
+    """More memory: less headroom or margin, or another budget where one was named."""
+    yield from _margin_lowered(ask, sizes_of)
+    adapted, _ = adapt(ask, sizes_of)
+    need, host = _need(adapted, sizes_of), cut(adapted, sizes_of(adapted)).host_bytes
     if ask.budget_bytes is None:
-        headroom = ask.free_bytes - need
+        headroom = ask.free_bytes - need - (host if ask.shares_memory else 0)
         if 0 <= headroom < ask.headroom_bytes and starts(
             replace(ask, headroom_bytes=headroom), sizes_of
         ):
@@ -241,8 +278,29 @@ def _budget_raised(ask: Ask, sizes_of: SizesOf, need: int) -> Iterator[Suggestio
             yield Suggestion(
                 "vram.headroom_bytes", _size(ask.headroom_bytes), _size(headroom), freed
             )
-    elif ask.budget < need and starts(replace(ask, budget_bytes=need), sizes_of):
-        yield Suggestion("vram.budget_bytes", _size(ask.budget), _size(need), need - ask.budget)
+        return
+    # A larger one for the device's lines, or a smaller one that leaves room to the host's.
+    for budget in (need, ask.free_bytes - host):
+        if (budget > ask.budget) == (budget == need) and starts(
+            replace(ask, budget_bytes=budget), sizes_of
+        ):
+            gives = abs(budget - ask.budget)
+            yield Suggestion("vram.budget_bytes", _size(ask.budget), _size(budget), gives)
+            return
+
+
+def _margin_lowered(ask: Ask, sizes_of: SizesOf) -> Iterator[Suggestion]:
+    """Less host memory left to others, on a device with memory of its own."""
+    if ask.host_free_bytes is None:
+        return
+    adapted, _ = adapt(ask, sizes_of)
+    margin = ask.host_free_bytes - cut(adapted, sizes_of(adapted)).host_bytes
+    if 0 <= margin < ask.host_margin_bytes and starts(
+        replace(ask, host_margin_bytes=margin), sizes_of
+    ):
+        freed = ask.host_margin_bytes - margin
+        option = "model.host_margin_bytes"
+        yield Suggestion(option, _size(ask.host_margin_bytes), _size(margin), freed)
 
 
 def _size(count: int) -> str:

@@ -1,4 +1,4 @@
-"""A plan or a refusal as data and as a table; `ignis plan` and the start of a server print it."""
+"""A plan or a refusal as data and as tables; `ignis plan` and the start of a server print it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ignis.config import OPTIONS
+from ignis.config.kinds import Size
 from ignis.errors import PlanRefused, Suggestion
+from ignis.plan.disk import DiskPlan
 from ignis.plan.lines import KV_POOL
 from ignis.plan.plan import Plan
 from ignis.plan.units import exact, human
@@ -48,6 +50,19 @@ def plan_as_dict(plan: Plan) -> dict[str, object]:
             "page_tokens": plan.page_tokens,
             "floor_pages": plan.floor_pages,
         },
+        "retained_slots": {
+            "device": plan.retained_device_slots,
+            "host": plan.retained_host_slots,
+        },
+        "image": {"window_bytes": plan.window_bytes, "windows_max": plan.image_windows},
+        "host": {
+            "lines": [{"name": line.name, "bytes": line.bytes} for line in plan.host.lines],
+            "total_bytes": plan.host.total_bytes,
+            "available_bytes": plan.host.available_bytes,
+            "margin_bytes": plan.host.margin_bytes,
+            "notes": list(plan.host.notes),
+        },
+        "disk": _disk_as_dict(plan.disk),
         "max_context": plan.context_tokens,
         "lanes": plan.lanes,
         "prefill_chunk": plan.chunk_tokens,
@@ -55,6 +70,19 @@ def plan_as_dict(plan: Plan) -> dict[str, object]:
         "kv_format": plan.kv_format,
         "adapted": [step.as_dict() for step in plan.adapted],
         "oversubscribed": list(plan.oversubscribed),
+    }
+
+
+def _disk_as_dict(disk: DiskPlan | None) -> dict[str, object] | None:
+    if disk is None:
+        return None
+    return {
+        "folder": str(disk.folder),
+        "bytes": disk.bytes,
+        "windows": disk.windows,
+        "available_bytes": disk.available_bytes,
+        "margin_bytes": disk.margin_bytes,
+        "notes": list(disk.notes),
     }
 
 
@@ -87,7 +115,7 @@ def refusal_as_dict(refusal: PlanRefused) -> dict[str, object]:
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """The table of a plan: where the budget comes from, every line, and what the pool holds."""
+    """The tables of a plan: the device's, the host's and the disk's, and what they hold."""
     model = plan.model
     title = f"{model.name or model.path} ({model.architecture}, {model.quantisation})"
     console.print(
@@ -111,15 +139,87 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print(f"Nothing for {', '.join(empty)}.", highlight=False, soft_wrap=True)
     for sentence in _counts(plan):
         console.print(sentence, highlight=False, soft_wrap=True)
+    _print_host(plan, console)
+    if plan.disk is not None:
+        _print_disk(plan.disk, console)
     for step in plan.adapted:
         console.print(
-            f"[yellow]Lowered[/] {step.option} from {step.before:,} to {step.after:,}: "
+            f"[yellow]Lowered[/] {step.option} from {_value(step.option, step.before)} to "
+            f"{_value(step.option, step.after)}: "
             f"{escape(step.reason)}.",
             highlight=False,
             soft_wrap=True,
         )
     for reason in plan.oversubscribed:
         console.print(f"[red]Oversubscribed:[/] {escape(reason)}.", highlight=False, soft_wrap=True)
+
+
+def _print_host(plan: Plan, console: Console) -> None:
+    """The host's table; one sentence where nothing is reserved beside the device's lines."""
+    host = plan.host
+    if not host.total_bytes:
+        console.print("Nothing in host memory beside the device's lines.", highlight=False)
+        return
+    console.print()
+    if host.shared:
+        console.print(
+            f"Host memory, beside the device's lines and out of the same "
+            f"{human(host.available_bytes)}:",
+            highlight=False,
+            soft_wrap=True,
+        )
+    else:
+        console.print(
+            f"Host memory: {human(host.available_bytes)} available, of which "
+            f"{human(host.margin_bytes)} stay free.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    table = _table("line", "bytes", "", "what it is for")
+    for line in host.lines:
+        if line.bytes:
+            table.add_row(line.name, f"{line.bytes:,}", human(line.bytes), line.purpose)
+    table.add_section()
+    table.add_row("total", f"{host.total_bytes:,}", human(host.total_bytes), "reserved at load")
+    console.print(table)
+    if plan.kv_ram_bytes:
+        console.print(
+            f"KV-RAM: {plan.kv_ram_bytes // plan.window_bytes:,} windows of "
+            f"{human(plan.window_bytes)}; the longest sequence takes {plan.image_windows:,}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    _print_notes(host.notes, console)
+
+
+def _print_disk(disk: DiskPlan, console: Console) -> None:
+    """The disk's table."""
+    console.print()
+    console.print(f"KV-disk in {escape(str(disk.folder))}:", highlight=False, soft_wrap=True)
+    table = _table("line", "bytes", "", "what it is for")
+    table.add_row("kv_disk", f"{disk.bytes:,}", human(disk.bytes), f"{disk.windows:,} windows")
+    table.add_section()
+    table.add_row(
+        "available", f"{disk.available_bytes:,}", human(disk.available_bytes), "on the volume"
+    )
+    table.add_row("left", f"{disk.left_bytes:,}", human(disk.left_bytes), _margin_reason(disk))
+    console.print(table)
+    _print_notes(disk.notes, console)
+
+
+def _margin_reason(disk: DiskPlan) -> str:
+    return f"at least {human(disk.margin_bytes)} stay free"
+
+
+def _print_notes(notes: tuple[str, ...], console: Console) -> None:
+    for note in notes:
+        console.print(f"[yellow]Note:[/] {escape(note)}.", highlight=False, soft_wrap=True)
+
+
+def _value(option: object, value: object) -> str:
+    """A value of an option as its operator would write it."""
+    kind = OPTIONS[str(option)].kind
+    return kind.show(value) if isinstance(kind, Size) else f"{value:,}"
 
 
 def print_refusal(refusal: PlanRefused, console: Console) -> None:
@@ -138,7 +238,8 @@ def print_refusal(refusal: PlanRefused, console: Console) -> None:
         console.print(table)
     for step in refusal.adapted:
         console.print(
-            f"Already lowered {step['option']} from {step['from']:,} to {step['to']:,}.",
+            f"Already lowered {step['option']} from {_value(step['option'], step['from'])} to "
+            f"{_value(step['option'], step['to'])}.",
             highlight=False,
             soft_wrap=True,
         )
@@ -180,9 +281,11 @@ def _budget_sentence(plan: Plan) -> str:
         )
     whole = plan.free_at_start_bytes == plan.device.total_bytes
     of_card = " (the whole card; --free names another figure)" if whole else ""
+    host = plan.host.total_bytes if plan.host.shared else 0
+    beside = f" and {human(host)} of host lines" if host else ""
     return (
         f"Budget {exact(plan.budget_bytes)}: {human(plan.free_at_start_bytes)} free{of_card} less "
-        f"a headroom of {human(plan.headroom_bytes)}."
+        f"a headroom of {human(plan.headroom_bytes)}{beside}."
     )
 
 
@@ -192,7 +295,7 @@ def _unused_reason(plan: Plan) -> str:
     return (
         "less than one page"
         if plan.spare_bytes < plan.kv_page_bytes
-        else ("the pool holds every lane's whole context")
+        else "the pool holds every lane's whole context"
     )
 
 
@@ -206,3 +309,9 @@ def _counts(plan: Plan) -> Iterator[str]:
         f"{plan.lanes} lanes, a context of {plan.context_tokens:,} tokens (trained for "
         f"{plan.model.context_trained:,}), prefill chunks of {plan.chunk_tokens:,} tokens{threads}."
     )
+    slots = plan.retained_device_slots + plan.retained_host_slots
+    if slots:
+        yield (
+            f"{slots:,} retained slots, {plan.retained_device_slots:,} on the device and "
+            f"{plan.retained_host_slots:,} in host memory, each with a page of the pool."
+        )

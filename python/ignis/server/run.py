@@ -68,6 +68,7 @@ def serve(config: Config) -> int:
         plan = plan_model(config, console)
         print_plan(plan, console)
         events.vram_plan(plan)
+        events.host_plan(plan.host)
         return asyncio.run(_Server(config, plan, taken, console).run())
 
 

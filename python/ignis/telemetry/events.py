@@ -6,7 +6,7 @@ Those of a request are logged by the engine, where they happen.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +41,8 @@ class LoggedPlan(Protocol):
     @property
     def retained_host_slots(self) -> int: ...
     @property
+    def retained_host_bytes(self) -> int: ...
+    @property
     def kv_pool_policy(self) -> str: ...
     @property
     def kv_page_bytes(self) -> int: ...
@@ -55,6 +57,41 @@ class LoggedPlan(Protocol):
     @property
     def adapted(self) -> tuple[Adaptation, ...]: ...
     def line_bytes(self) -> list[tuple[str, int]]: ...
+
+
+class LoggedLine(Protocol):
+    """One line of a plan."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+class LoggedHost(Protocol):
+    """What the events read of a plan of host memory; see `ignis.plan.HostPlan`."""
+
+    @property
+    def lines(self) -> Sequence[LoggedLine]: ...
+    @property
+    def available_bytes(self) -> int: ...
+    @property
+    def margin_bytes(self) -> int: ...
+    @property
+    def total_bytes(self) -> int: ...
+    @property
+    def left_bytes(self) -> int: ...
+
+
+class LoggedDisk(Protocol):
+    """What the events read of a plan of KV-disk; see `ignis.plan.DiskPlan`."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def windows(self) -> int: ...
 
 
 class Adaptation(Protocol):
@@ -108,6 +145,7 @@ def vram_plan(plan: LoggedPlan) -> None:
         oversubscribed=bool(plan.oversubscribed),
         retained_device_slots=plan.retained_device_slots,
         retained_host_slots=plan.retained_host_slots,
+        retained_host_bytes=plan.retained_host_bytes,
         kv_pool_policy=plan.kv_pool_policy,
         kv_pool_pages=plan.pages,
         kv_pool_tokens=plan.pool_tokens,
@@ -131,6 +169,44 @@ def vram_plan(plan: LoggedPlan) -> None:
         )
 
 
+def host_plan(host: LoggedHost) -> None:
+    """`ignis.runtime.host_plan`: every line of host memory, before it is reserved."""
+    log.info(
+        "ignis.runtime.host_plan",
+        available_bytes=host.available_bytes,
+        margin_bytes=host.margin_bytes,
+        **{f"{line.name}_bytes": line.bytes for line in host.lines},
+        planned_bytes=host.total_bytes,
+        left_bytes=host.left_bytes,
+    )
+
+
+def retained_slots(device: int, host: int, host_bytes: int) -> None:
+    """`ignis.scheduler.retained_slots`: how many there are, after the load."""
+    log.info(
+        "ignis.scheduler.retained_slots",
+        retained_device_slots=device,
+        retained_host_slots=host,
+        retained_host_bytes=host_bytes,
+    )
+
+
+def kv_disk_ready(disk: LoggedDisk, *, images_found: int, images_removed: int) -> None:
+    """`ignis.kv_disk.ready`: the file is reserved and was looked through.
+
+    `images_found` of an earlier process can be used again; `images_removed` were another model's,
+    live ones of a process that is gone, or damaged.
+    """
+    log.info(
+        "ignis.kv_disk.ready",
+        path=str(disk.folder),
+        bytes=disk.bytes,
+        windows=disk.windows,
+        images_found=images_found,
+        images_removed=images_removed,
+    )
+
+
 def vram_loaded(planned_bytes: int, free_before_bytes: int, free_after_bytes: int) -> None:
     """`ignis.runtime.vram_loaded`: what was planned beside what the system says was taken."""
     log.info(
@@ -142,7 +218,7 @@ def vram_loaded(planned_bytes: int, free_before_bytes: int, free_after_bytes: in
 
 
 def plan_refused(refusal: PlanRefused) -> None:
-    """`ignis.runtime.vram_plan_refused` or `ignis.runtime.host_plan_refused`."""
+    """`ignis.runtime.vram_plan_refused`, or the same of `host` or `disk`."""
     log.error(
         f"ignis.runtime.{refusal.plan}_plan_refused",
         message=refusal.message,

@@ -124,6 +124,24 @@ def test_oversubscription_needs_an_explicit_budget(load: Load) -> None:
     ).vram.allow_oversubscription
 
 
+def test_a_time_to_rank_checkpoints_needs_prompt_reuse() -> None:
+    key, reuse = "reuse.retained_interactive_ttl", "reuse.prompt"
+    assert load_config({key: "10"}, environ={}).reuse.retained_interactive_ttl == 10
+    assert load_config({reuse: "off"}, environ={}).reuse.retained_interactive_ttl == 300
+    with pytest.raises(ConfigError) as error:
+        load_config({key: "10"}, environ={"IGNIS_REUSE_PROMPT": "off"})
+    assert "--reuse-retained-interactive-ttl needs reuse.prompt on" in str(error.value)
+    assert "variable IGNIS_REUSE_PROMPT" in str(error.value)
+
+
+def test_kv_disk_lies_in_the_cache_folder_unless_it_is_named() -> None:
+    config = load_config({"cache.dir": "/c"}, environ={})
+    assert config.kv_disk_folder == Path("/c/kv")
+    named = load_config({"cache.dir": "/c", "kv_disk.path": "/d"}, environ={})
+    assert named.kv_disk_folder == Path("/d")
+    assert (config.kv_disk.bytes, config.kv_disk.margin_bytes) == (0, 10 << 30)
+
+
 @pytest.mark.parametrize("key", [key for key, one in OPTIONS.items() if one.missing])
 def test_what_this_version_lacks_is_refused_when_named(load: Load, key: str) -> None:
     with pytest.raises(ConfigError, match="applies to"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ignis.plan import VRAM_LINES, Model
 from ignis.plan.ask import Ask, Sizes
@@ -28,7 +29,10 @@ MODEL = Model(
 
 @dataclass
 class FakeCore:
-    """`PlanCore` with figures near those of a small model; `calls` counts the dry runs."""
+    """`PlanCore` with figures near those of a small model; `calls` counts the dry runs.
+
+    `free` is what the device has, and the host beside a device with memory of its own.
+    """
 
     model: Model = MODEL
     free: int = 8 << 30
@@ -37,6 +41,8 @@ class FakeCore:
     lane_bytes: int = 800_000
     slot_bytes: int = 2_000_000
     token_bytes: int = 23_040
+    window_bytes: int = 1 << 20
+    disk: int = 1 << 40
     calls: int = 0
 
     def inspect(self, path: str) -> Model:
@@ -44,6 +50,9 @@ class FakeCore:
 
     def free_bytes(self, device: str) -> int:
         return self.free
+
+    def disk_available(self, folder: Path) -> int:
+        return self.disk
 
     def sizes(self, path: str, device: str, ask: Ask) -> Sizes:
         self.calls += 1
@@ -54,4 +63,12 @@ class FakeCore:
         lines["retained_slots"] = ask.retained_device * self.slot_bytes
         lines["decode_graph"] = ask.context_tokens * 8
         page = 64 * self.token_bytes * (2 if ask.kv_format == "f32" else 1)
-        return Sizes(tuple(lines.items()), page, 64)
+        context_pages = -(-ask.context_tokens // 64)
+        return Sizes(
+            tuple(lines.items()),
+            page,
+            64,
+            retained_slot_bytes=self.slot_bytes,
+            image_payload_bytes=context_pages * page + self.slot_bytes,
+            window_bytes=self.window_bytes,
+        )

@@ -12,31 +12,11 @@ from rich.console import Console
 
 from ignis.config import load_config
 from ignis.errors import PlanRefused
-from ignis.plan import CARDS, Line, make_plan
+from ignis.plan import CARDS, make_plan
 from ignis.plan.cores import physical_cores
-from ignis.plan.host import plan_host
 from ignis.plan.report import plan_as_dict, print_plan, print_refusal, refusal_as_dict
 from ignis.plan.units import exact, human
 from tests.unit.plan.fake_core import FakeCore
-
-GIB = 1 << 30
-
-
-def test_o09_a_host_refusal_says_host_gib_and_the_first_line_that_crosses() -> None:
-    lines = (
-        Line("staging", GIB, "copies"),
-        Line("retained_host_slots", 2 * GIB, "kept state"),
-        Line("kv_ram_arena", 2 * GIB, "moved sequences"),
-    )
-    options = ("--reuse-retained-host", "--reuse-kv-host-pool-bytes")
-    assert plan_host(lines, 12 * GIB, 6 * GIB, options).total_bytes == 5 * GIB
-    with pytest.raises(PlanRefused) as refused:
-        plan_host(lines, 8 * GIB, 6 * GIB, options)
-    refusal = refused.value
-    assert refusal.plan == "host"
-    for words in ("host", "5.00 GiB", "8.00 GiB", "retained_host_slots crosses", *options):
-        assert words in refusal.message
-    assert refusal.shortfall_bytes == 3 * GIB
 
 
 def test_cores_are_counted_once_for_all_their_threads(
@@ -85,6 +65,34 @@ def test_the_table_names_every_line_and_figure() -> None:
     data = json.loads(json.dumps(plan_as_dict(plan)))
     assert data["fits"] is True
     assert sum(line["bytes"] for line in data["lines"]) == data["total_bytes"]
+
+
+def test_three_tables_show_device_host_and_disk(tmp_path: Path) -> None:
+    flags = {"kv_disk.bytes": "300M", "kv_disk.path": str(tmp_path)}
+    config = load_config(flags | {"reuse.kv_host_pool_bytes": "100M"}, environ={})
+    plan = make_plan(config, "m", free_bytes=8 << 30, core=FakeCore())
+    assert plan.disk is not None
+    text = _printed(print_plan, plan, width=140)
+    for line in plan.host.lines:
+        assert line.name in text
+        assert f"{line.bytes:,}" in text
+    assert f"KV-disk in {tmp_path}" in text.replace("\n", "")
+    assert f"{plan.disk.bytes:,}" in text
+    assert "8 retained slots, 0 on the device and 8 in host memory" in text
+    assert "Note: KV-RAM holds 100 windows" in text
+    data = json.loads(json.dumps(plan_as_dict(plan)))
+    assert sum(line["bytes"] for line in data["host"]["lines"]) == data["host"]["total_bytes"]
+    assert data["disk"]["bytes"] == 300 << 20
+    assert data["retained_slots"] == {"device": 0, "host": 8}
+
+
+def test_a_plan_without_tiers_says_so_in_a_sentence() -> None:
+    flags = {"reuse.kv_host_pool_bytes": "0", "reuse.prompt": "off"}
+    plan = make_plan(load_config(flags, environ={}), "m", free_bytes=8 << 30, core=FakeCore())
+    text = _printed(print_plan, plan)
+    assert "Nothing in host memory beside the device's lines." in text
+    assert "KV-disk" not in text
+    assert plan_as_dict(plan)["disk"] is None
 
 
 def test_a_refusal_prints_its_figures_and_flags() -> None:

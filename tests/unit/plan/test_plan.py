@@ -26,7 +26,11 @@ def plan_of(
     free: int | None = None,
     **options: object,
 ) -> Plan:
-    """A plan with options written as `vram__budget_bytes="1G"`; all of them are named."""
+    """A plan with options written as `vram__budget_bytes="1G"`; all of them are named.
+
+    Without the tiers and slots in host memory, which `test_tiers.py` is about.
+    """
+    options = {"reuse__kv_host_pool_bytes": "0", "reuse__retained_host": "0", **options}
     flags = {key.replace("__", "."): value for key, value in options.items()}
     config = load_config(flags, environ={})
     return make_plan(config, "m.gguf", device=device, free_bytes=free, core=core or FakeCore())
@@ -159,7 +163,7 @@ def test_o10_retained_slots_raise_the_need_and_the_refusal_names_them() -> None:
         lanes=1,
         chunk_tokens=512,
         free_bytes=8 << 30,
-        named=frozenset({"model.max_context", "model.lanes"}),
+        named=frozenset({"model.max_context", "model.lanes", "reuse.retained_host"}),
     )
     need = cut(without, sizes_of(without)).needed_bytes
     largest = replace(without, budget_bytes=need)

@@ -31,7 +31,13 @@ pools = (
     | st.builds(PoolSize, st.integers(1, 1 << 30), st.just("bytes"))
     | st.builds(PoolSize, st.integers(1, 1 << 17), st.just("tokens"))
 )
-names = st.sets(st.sampled_from(["model.max_context", "model.lanes"])).map(frozenset)
+adaptable = {
+    "model.max_context": "context_tokens",
+    "model.lanes": "lanes",
+    "reuse.retained_host": "retained_host",
+    "reuse.kv_host_pool_bytes": "kv_ram_bytes",
+}
+names = st.sets(st.sampled_from(sorted(adaptable))).map(frozenset)
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,20 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         kv_format=draw(st.sampled_from(["bf16", "f32"])),
         retained_device=draw(st.integers(0, 3)),
         retained_host=draw(st.integers(0, 3)),
+        kv_ram_bytes=draw(st.sampled_from([0, 5 * MIB, 64 * MIB, 1 << 30])),
+        kv_disk_bytes=draw(st.sampled_from([0, 1 << 30])),
         pool=draw(pools),
         pool_capped=draw(st.booleans()),
         spare_tokens=draw(st.sampled_from([0, 1000, 65536])),
         free_bytes=0,
         named=draw(names),
     )
-    need = cut(ask, sizes_of(ask)).needed_bytes
+    if draw(st.booleans()):
+        host = cut(ask, sizes_of(ask)).host_bytes * draw(st.integers(0, 200)) // 100
+        margin = draw(st.sampled_from([0, 100 * MIB]))
+        ask = replace(ask, host_free_bytes=host + margin, host_margin_bytes=margin)
+    first = cut(ask, sizes_of(ask))
+    need = first.needed_bytes + (first.host_bytes if ask.shares_memory else 0)
     budget = max(1, need * draw(st.integers(10, 250)) // 100)
     if draw(st.booleans()):
         # Sometimes more than is free.
@@ -85,6 +98,8 @@ FIELDS = {
     "cpu.activations": "activations",
     "reuse.retained_device": "retained_device",
     "reuse.retained_host": "retained_host",
+    "reuse.kv_host_pool_bytes": "kv_ram_bytes",
+    "model.host_margin_bytes": "host_margin_bytes",
     "vram.kv_pool_bytes": "pool",
     "vram.headroom_bytes": "headroom_bytes",
     "vram.budget_bytes": "budget_bytes",
@@ -109,11 +124,20 @@ def test_a_plan_never_exceeds_its_budget_and_leaves_no_page_unused(scenario: Sce
     assert plan.total_bytes <= plan.budget_bytes <= plan.free_at_start_bytes
     assert plan.pages >= plan.floor_pages
     context_pages = -(-plan.context_tokens // 64)
-    capped = plan.lanes * context_pages + ask.retained
+    slots = plan.retained_device_slots + plan.retained_host_slots
+    capped = plan.lanes * context_pages + slots
     if ask.pool is None and not (ask.pool_capped and plan.pages == capped):
         assert plan.total_bytes + plan.kv_page_bytes > plan.budget_bytes
     if ask.pool_capped and ask.pool is None:
         assert plan.pages <= capped
+    host = plan.host.total_bytes
+    if ask.host_free_bytes is not None:
+        assert host <= max(0, ask.host_free_bytes - ask.host_margin_bytes)
+    elif ask.budget_bytes is None:
+        assert not host or plan.total_bytes + host <= ask.free_bytes - ask.headroom_bytes
+    else:
+        assert plan.total_bytes + host <= ask.free_bytes
+    assert plan.kv_ram_bytes % plan.window_bytes == 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -129,10 +153,18 @@ def test_a_named_value_is_never_lowered(scenario: Scenario) -> None:
     }
     assert not lowered & ask.named
     if isinstance(plan, Plan):
-        assert (plan.lanes == ask.lanes) == ("model.lanes" not in lowered)
-        assert (plan.context_tokens == ask.context_tokens) == ("model.max_context" not in lowered)
-        assert plan.lanes <= ask.lanes
-        assert plan.context_tokens <= ask.context_tokens
+        found = {
+            "model.lanes": (plan.lanes, ask.lanes),
+            "model.max_context": (plan.context_tokens, ask.context_tokens),
+            "reuse.retained_host": (plan.retained_host_slots, ask.retained_host),
+            "reuse.kv_host_pool_bytes": (
+                plan.kv_ram_bytes,
+                ask.kv_ram_bytes // plan.window_bytes * plan.window_bytes,
+            ),
+        }
+        for option, (after, before) in found.items():
+            assert after <= before
+            assert option in lowered or after == before, option
 
 
 @settings(max_examples=100, deadline=None)

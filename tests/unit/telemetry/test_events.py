@@ -12,7 +12,7 @@ import structlog
 
 from ignis.config import load_config
 from ignis.errors import PlanRefused
-from ignis.plan import VRAM_LINES, make_plan
+from ignis.plan import HOST_LINES, VRAM_LINES, make_plan
 from ignis.telemetry import configure_logging, events
 from tests.unit.plan.fake_core import FakeCore
 
@@ -53,7 +53,28 @@ def test_vram_plan_has_every_field(stream: io.StringIO) -> None:
     assert event["kv_pool_tokens"] == plan.pool_tokens
     assert event["total_bytes"] == sum(int(str(event[f"{name}_bytes"])) for name in VRAM_LINES)
     assert event["oversubscribed"] is False
-    assert event["retained_host_slots"] == 0
+    assert (event["retained_device_slots"], event["retained_host_slots"]) == (0, 8)
+    assert event["retained_host_bytes"] == plan.retained_host_bytes > 0
+
+
+def test_the_plans_of_host_and_disk_have_every_field(stream: io.StringIO) -> None:
+    flags = {"kv_disk.bytes": "1G", "kv_disk.path": "/volume/kv"}
+    plan = make_plan(load_config(flags, environ={}), "m", free_bytes=8 << 30, core=FakeCore())
+    assert plan.disk is not None
+    events.host_plan(plan.host)
+    events.retained_slots(0, 8, plan.retained_host_bytes)
+    events.kv_disk_ready(plan.disk, images_found=3, images_removed=1)
+    host, slots, disk = logged(stream)
+    assert host["event"] == "ignis.runtime.host_plan"
+    lines = [int(str(host[f"{name}_bytes"])) for name in HOST_LINES]
+    assert sum(lines) == host["planned_bytes"]
+    assert int(str(host["available_bytes"])) == 8 << 30
+    assert int(str(host["left_bytes"])) == (8 << 30) - sum(lines)
+    assert host["margin_bytes"] == 1536 << 20
+    assert slots["event"] == "ignis.scheduler.retained_slots"
+    assert (slots["retained_device_slots"], slots["retained_host_slots"]) == (0, 8)
+    assert disk["event"] == "ignis.kv_disk.ready"
+    assert (disk["bytes"], disk["images_found"], disk["images_removed"]) == (1 << 30, 3, 1)
 
 
 def test_oversubscription_warns_once_for_each_reason(stream: io.StringIO) -> None:

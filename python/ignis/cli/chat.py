@@ -11,6 +11,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ignis.cli.flags import add_model_argument, add_option_flags, config_from
@@ -141,6 +142,9 @@ async def in_process(config: Config, console: Any) -> AsyncIterator[Talker]:
     """The configured model, planned and loaded here."""
     from ignis.server.loading import plan_model, running_model
 
+    if not config.named("reuse.kv_host_pool_bytes"):
+        # Nobody else is here who could move the one sequence out.
+        config = replace(config, reuse=replace(config.reuse, kv_host_pool_bytes=0))
     plan = plan_model(config, console)
     async with running_model(config, plan, None, console) as (model, _):
         console.print(f"{model.id} is ready; /help lists what you can do.", highlight=False)
@@ -164,8 +168,7 @@ class _Loaded:
         asked = asked_of(checked, model.id, model.tokenizer)
         prompt = await conversation_prompt(checked, model)
         generation = start(
-            model.service,
-            model.tokenizer,
+            model,
             asked,
             [prompt],
             request_id="chat",

@@ -189,13 +189,13 @@ class ReuseOptions:
         "shared prefixes alone.",
     )
     retained_device: int = option(
-        Count(0, 65536),
+        Count(0, 32768),
         "0",
         "Retained slots in device memory, counted in the plan and used before any in host memory. "
         "Each also holds a page of the KV pool.",
     )
     retained_host: int | None = option(
-        Count(0, 65536),
+        Count(0, 32768),
         None,
         "Retained slots in one block of host memory reserved at start. Each also holds a page of "
         "the KV pool. Left alone, it is lowered when host memory does not hold it.",

@@ -34,21 +34,49 @@ def load_engine(
     Only token ids below `ids` are ever drawn: those that the tokenizer knows.
 
     Raises ModelFileError for the checkpoint, EngineError if the system did not give the planned
-    memory or the device failed; nothing stays reserved then.
+    memory or KV-disk's file, or the device failed; nothing stays reserved then.
     """
     with native_errors():
         from ignis import _native
 
-        limits = _native.Limits(plan.lanes, plan.chunk_tokens, plan.context_tokens, plan.pages)
+        limits = _native.Limits(
+            plan.lanes,
+            plan.chunk_tokens,
+            plan.context_tokens,
+            plan.pages,
+            plan.retained_device_slots,
+            plan.retained_host_slots,
+        )
         options = _native.DeviceOptions(
             plan.device.kind, plan.threads, plan.kv_format, plan.activations
         )
+        disk = plan.disk
+        tiers = _native.TierOptions(
+            ram_bytes=plan.kv_ram_bytes,
+            disk_path=disk.folder if disk else None,
+            disk_bytes=disk.bytes if disk else 0,
+            disk_margin_bytes=disk.margin_bytes if disk else 0,
+        )
         try:
-            return _native.Engine.load(
-                plan.model.path, limits, options, plan.line_bytes(), progress, ids
+            engine = _native.Engine.load(
+                plan.model.path, limits, options, plan.line_bytes(), progress, ids, tiers
             )
         except (_native.MemoryRefusedError, _native.DeviceFaultError) as error:
             raise EngineError(str(error)) from error
+    _check_windows(plan, engine)
+    return engine
+
+
+def _check_windows(plan: Plan, engine: _native.Engine) -> None:
+    """Compare the windows that were reserved with those that were planned."""
+    planned = {
+        "kv_ram": plan.kv_ram_bytes // plan.window_bytes if plan.window_bytes else 0,
+        "kv_disk": plan.disk.windows if plan.disk else 0,
+    }
+    for tier, (name, windows) in enumerate(planned.items()):
+        found = engine.windows_total(tier)
+        if found != windows:
+            raise EngineError(f"{name}: {found} windows were reserved, {windows} were planned")
 
 
 def read_metadata(path: str) -> dict[str, object]:

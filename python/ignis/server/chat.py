@@ -28,7 +28,5 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         logprobs=asked.sampling.logprobs is not None,
         usage=asked.include_usage,
     )
-    generation = start(
-        model.service, model.tokenizer, asked, [prompt], request_id=answer_id, param="messages"
-    )
+    generation = start(model, asked, [prompt], request_id=answer_id, param="messages")
     return await reply(request, generation, shape, asked)

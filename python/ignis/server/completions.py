@@ -38,9 +38,7 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     if asked.max_tokens == 0:
         generation = start_empty(model, asked, prompts)
     else:
-        generation = start(
-            model.service, model.tokenizer, asked, prompts, request_id=answer_id, param="prompt"
-        )
+        generation = start(model, asked, prompts, request_id=answer_id, param="prompt")
     return await reply(request, generation, shape, asked)
 
 

@@ -17,7 +17,7 @@ from ignis.engine.api import TokenBatch
 from ignis.errors import RequestError
 from ignis.server.answer import AnswerCut, AnswerText, Delta
 from ignis.server.asked import Asked
-from ignis.server.interfaces import SequenceService, TokenStream
+from ignis.server.interfaces import TokenStream
 from ignis.server.prompts import Prompt
 from ignis.server.serving import LoadedModel
 from ignis.text.tokenizer import Tokenizer
@@ -162,8 +162,7 @@ def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> 
 
 
 def start(
-    service: SequenceService,
-    tokenizer: Tokenizer,
+    model: LoadedModel,
     asked: Asked,
     prompts: Sequence[Prompt],
     *,
@@ -182,11 +181,13 @@ def start(
     try:
         for prompt in prompts:
             marked = prompt.shared() if asked.choices > 1 else prompt
+            if not model.checkpoints:
+                marked = marked.prefixes_alone()
             for choice in range(asked.choices):
                 index = len(answers)
                 name = request_id if single else f"{request_id}-{index}"
-                stream = service.submit(asked.sequence(name, marked, choice))
-                text = _text_of(tokenizer, asked, prompt)
+                stream = model.service.submit(asked.sequence(name, marked, choice))
+                text = _text_of(model.tokenizer, asked, prompt)
                 answers.append(Answer(index, choice, stream, text))
     except Exception as error:
         for answer in answers:

@@ -25,6 +25,7 @@ from ignis.errors import TemplateMissing
 from ignis.plan import Plan, make_plan
 from ignis.plan.report import plan_as_dict
 from ignis.server.serving import LoadedModel
+from ignis.telemetry import events
 from ignis.text import (
     ChatMarks,
     ChatTemplate,
@@ -35,6 +36,7 @@ from ignis.text import (
 )
 
 POLL_SECONDS = 0.1
+KV_DISK = 1  # the tier's number in the core
 
 T = TypeVar("T")
 
@@ -96,7 +98,18 @@ async def running_model(
         default_tokens_max=config.model.default_max_tokens,
         queue_max=config.server.queue_max,
         decode_share_percent=config.model.decode_share,
+        reuse_prompt=reuses_prompts(config, plan),
+        retained_interactive_ttl_s=config.reuse.retained_interactive_ttl,
     )
+    events.retained_slots(
+        plan.retained_device_slots, plan.retained_host_slots, plan.retained_host_bytes
+    )
+    if plan.disk is not None:
+        events.kv_disk_ready(
+            plan.disk,
+            windows_used=engine.windows_total(KV_DISK) - engine.windows_free(KV_DISK),
+            images_removed=engine.disk_state()[0],
+        )
     async with EngineService(native_core(engine), options, metrics) as service:
         yield (
             LoadedModel(
@@ -106,10 +119,17 @@ async def running_model(
                 template=template,
                 service=service,
                 marks=ChatMarks(tokenizer, plan.page_tokens),
+                checkpoints=config.reuse.prompt,
                 facts=facts_of(plan),
             ),
             service,
         )
+
+
+def reuses_prompts(config: Config, plan: Plan) -> bool:
+    """Whether anything is retained of prompts: checkpoints too, or only prefixes, for which slots
+    were named though reuse.prompt is off."""
+    return config.reuse.prompt or plan.retained_device_slots + plan.retained_host_slots > 0
 
 
 def facts_of(plan: Plan) -> dict[str, Any]:
@@ -118,7 +138,9 @@ def facts_of(plan: Plan) -> dict[str, Any]:
     model = told["model"]
     assert isinstance(model, dict)
     kept = ("architecture", "quantisation", "parameters", "context_trained")
-    sizes = ("budget_bytes", "total_bytes", "spare_bytes", "lines", "kv_pool")
+    sizes = ("budget_bytes", "total_bytes", "spare_bytes", "lines", "kv_pool", "retained_slots")
+    host = told["host"]
+    assert isinstance(host, dict)
     return {
         "status": "serving",
         "adapted": told["adapted"],
@@ -126,7 +148,8 @@ def facts_of(plan: Plan) -> dict[str, Any]:
         "lanes": plan.lanes,
         "kv_format": plan.kv_format,
         "model": {key: model[key] for key in kept},
-        "plan": {key: told[key] for key in sizes},
+        "plan": {key: told[key] for key in sizes}
+        | {"host_lines": host["lines"], "kv_disk_bytes": plan.kv_disk_bytes},
     }
 
 

@@ -28,6 +28,10 @@ class Prompt:
         """A prompt with the marks that its text gave."""
         return cls(tuple(ids), tuple(Mark(mark.position, mark.kind) for mark in marks))
 
+    def prefixes_alone(self) -> Self:
+        """The same prompt without its checkpoints."""
+        return replace(self, marks=tuple(mark for mark in self.marks if mark.kind == "prefix"))
+
     def shared(self) -> Self:
         """The same prompt for several answers: all but its last token is computed once."""
         last = len(self.ids) - 1

@@ -47,7 +47,10 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """The served model. `facts` go into `/v1/models` as they are; `marks` None finds none."""
+    """The served model. `facts` go into `/v1/models` as they are.
+
+    Without `marks` no place of a conversation is marked; without `checkpoints` only prefixes are.
+    """
 
     id: str
     context_tokens_max: int
@@ -55,6 +58,7 @@ class LoadedModel:
     template: ChatTemplate | None
     service: SequenceService
     marks: ChatMarks | None = None
+    checkpoints: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -191,10 +191,10 @@ def retained_slots(device: int, host: int, host_bytes: int) -> None:
     )
 
 
-def kv_disk_ready(disk: LoggedDisk, *, images_found: int, images_removed: int) -> None:
+def kv_disk_ready(disk: LoggedDisk, *, windows_used: int, images_removed: int) -> None:
     """`ignis.kv_disk.ready`: the file is reserved and was looked through.
 
-    `images_found` of an earlier process can be used again; `images_removed` were another model's,
+    `windows_used` hold what an earlier process retained; `images_removed` were another model's,
     live ones of a process that is gone, or damaged.
     """
     log.info(
@@ -202,7 +202,7 @@ def kv_disk_ready(disk: LoggedDisk, *, images_found: int, images_removed: int) -
         path=str(disk.folder),
         bytes=disk.bytes,
         windows=disk.windows,
-        images_found=images_found,
+        windows_used=windows_used,
         images_removed=images_removed,
     )
 

@@ -29,7 +29,7 @@ from ignis.text.messages import Message
 from ignis.text.segments import Segment, text_of
 from ignis.text.tokenizer import Tokenizer
 
-BLOCKS_MAX = 64
+REMEMBERED_MAX = 64
 """System blocks whose end is remembered."""
 
 PROBE = "\ue000"
@@ -61,11 +61,11 @@ class ChatMarks:
     """Finds the marks of conversations with one model. Safe to share between threads."""
 
     def __init__(
-        self, tokenizer: Tokenizer, page_tokens: int, blocks_max: int = BLOCKS_MAX
+        self, tokenizer: Tokenizer, page_tokens: int, remembered_max: int = REMEMBERED_MAX
     ) -> None:
         self._tokenizer = tokenizer
         self._page_tokens = page_tokens
-        self._blocks_max = blocks_max
+        self._remembered_max = remembered_max
         # By the rendered text: how many whole pages of tokens, and their digest.
         self._blocks: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
         self._lock = threading.Lock()
@@ -132,7 +132,7 @@ class ChatMarks:
         found = pages, _digest(ids[: pages * self._page_tokens])
         with self._lock:
             self._blocks[key] = found
-            while len(self._blocks) > self._blocks_max:
+            while len(self._blocks) > self._remembered_max:
                 self._blocks.popitem(last=False)
         return found
 

@@ -126,7 +126,9 @@ class NoMetrics:
         return b"# nothing\n"
 
 
-def loaded(service: ScriptedService, *, template: str | None = CHATML) -> LoadedModel:
+def loaded(
+    service: ScriptedService, *, template: str | None = CHATML, checkpoints: bool = True
+) -> LoadedModel:
     """The model `tiny` over `service`."""
     source = None if template is None else TemplateSource("test", template)
     return LoadedModel(
@@ -136,6 +138,7 @@ def loaded(service: ScriptedService, *, template: str | None = CHATML) -> Loaded
         template=None if source is None else ChatTemplate(source, TOKENIZER.template_tokens()),
         service=service,
         marks=ChatMarks(TOKENIZER, PAGE_TOKENS),
+        checkpoints=checkpoints,
         facts={"adapted": []},
     )
 

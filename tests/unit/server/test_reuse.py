@@ -56,6 +56,15 @@ async def test_several_answers_share_all_but_the_last_token(start: Start, path: 
         assert list(request.marks) == sorted(request.marks)
 
 
+async def test_without_checkpoints_only_prefixes_are_marked(start: Start) -> None:
+    service = ScriptedService()
+    client = await start(service, checkpoints=False)
+    await client.post(CHAT, json={"messages": said("hi"), "n": 2})
+    await client.post(COMPLETIONS, json={"prompt": [5, 6, 7]})
+    marks = [request.marks for request in service.requests]
+    assert [[mark.kind for mark in found] for found in marks] == [["prefix"], ["prefix"], []]
+
+
 async def usage_of(start: Start, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """The usage of a service that finds all but one token for first answers, all for others."""
     seen: set[tuple[int, ...]] = set()

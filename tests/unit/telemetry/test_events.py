@@ -63,7 +63,7 @@ def test_the_plans_of_host_and_disk_have_every_field(stream: io.StringIO) -> Non
     assert plan.disk is not None
     events.host_plan(plan.host)
     events.retained_slots(0, 8, plan.retained_host_bytes)
-    events.kv_disk_ready(plan.disk, images_found=3, images_removed=1)
+    events.kv_disk_ready(plan.disk, windows_used=3, images_removed=1)
     host, slots, disk = logged(stream)
     assert host["event"] == "ignis.runtime.host_plan"
     lines = [int(str(host[f"{name}_bytes"])) for name in HOST_LINES]
@@ -74,7 +74,7 @@ def test_the_plans_of_host_and_disk_have_every_field(stream: io.StringIO) -> Non
     assert slots["event"] == "ignis.scheduler.retained_slots"
     assert (slots["retained_device_slots"], slots["retained_host_slots"]) == (0, 8)
     assert disk["event"] == "ignis.kv_disk.ready"
-    assert (disk["bytes"], disk["images_found"], disk["images_removed"]) == (1 << 30, 3, 1)
+    assert (disk["bytes"], disk["windows_used"], disk["images_removed"]) == (1 << 30, 3, 1)
 
 
 def test_oversubscription_warns_once_for_each_reason(stream: io.StringIO) -> None:

@@ -203,7 +203,7 @@ def test_a_block_is_tokenized_once(byte_level: Tokenizer, monkeypatch: pytest.Mo
 
 def test_blocks_that_are_remembered_have_a_bound(byte_level: Tokenizer) -> None:
     prompts = Prompts(byte_level, TEMPLATES["chatml"])
-    prompts.marks = ChatMarks(byte_level, PAGE, blocks_max=2)
+    prompts.marks = ChatMarks(byte_level, PAGE, remembered_max=2)
     for at in range(5):
         prompts.of(said_by(f"the dog {at} " * 20, "hi"))
     assert len(prompts.marks._blocks) == 2

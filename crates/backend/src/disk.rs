@@ -1,8 +1,8 @@
 //! What a disk tier asks of a disk: whole blocks, read and written beside the caller.
 //!
-//! Key properties: a buffer is owned, aligned for unbuffered I/O, and travels with its operation, so
-//! that nothing is shared with whoever carries it out; an operation that was started always comes
-//! back, with its buffer. Operations in flight at the same time may finish in any order.
+//! Key properties: a buffer is owned, aligned for unbuffered I/O, and travels with its operation,
+//! so that nothing is shared with whoever carries it out; an operation that was started always
+//! comes back, with its buffer. Operations in flight at the same time may finish in any order.
 //!
 //! Leaves out: files, their layout, and what the bytes mean.
 
@@ -91,8 +91,8 @@ pub struct DiskOp {
 /// An operation that is over.
 #[derive(Debug)]
 pub struct DiskDone {
-    /// The operation as it was started, buffer included. After a failed read the buffer's content is
-    /// unspecified; after a failed write, the disk's in that range is.
+    /// The operation as it was started, buffer included. After a failed read the buffer's content
+    /// is unspecified; after a failed write, the disk's in that range is.
     pub op: DiskOp,
     /// Whether all of its bytes were transferred.
     pub result: Result<(), DiskError>,

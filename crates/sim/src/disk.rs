@@ -199,8 +199,8 @@ impl SimDisk {
         Ok(())
     }
 
-    /// Once the power is cut: loses, tears or completes each write in flight. Their buffers still go
-    /// back to whoever started them.
+    /// Once the power is cut: loses, tears or completes each write in flight. Their buffers still
+    /// go back to whoever started them.
     fn notice_cut(&mut self) {
         if self.dead || self.platter.lock().powered {
             return;

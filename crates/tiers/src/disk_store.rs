@@ -1,9 +1,9 @@
 //! KV-disk: frames in a file, and a table of headers that commits them.
 //!
 //! What protects an image from another's bytes is the nonce in each frame, not the order of writes:
-//! a header may outlive its frames (a crash before it was zeroed), and is then found to be stale. The
-//! two rules that order operations are that a window is not given out while an operation that was
-//! given up may still write to it, and that header slots are written one at a time.
+//! a header may outlive its frames (a crash before it was zeroed), and is then found to be stale.
+//! The two rules that order operations are that a window is not given out while an operation that
+//! was given up may still write to it, and that header slots are written one at a time.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,12 +12,10 @@ use ignis_backend::{BLOCK_BYTES, Disk, DiskAction, DiskError};
 
 use crate::chain::Chains;
 use crate::error::TierError;
-use crate::geometry::{disk_windows, frames_start, header_offset};
+use crate::geometry::{STAGES, disk_windows, frames_start, header_offset};
 use crate::header::Header;
 use crate::stage::{Returned, Stage};
 
-/// Buffers of each mover: one is filled or emptied while the other is with the disk.
-pub(crate) const STAGES: usize = 2;
 /// Longest that a shutdown waits for the headers of dropped images to be zeroed.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
 
@@ -64,6 +62,7 @@ impl std::fmt::Debug for DiskStore {
 impl DiskStore {
     /// Takes the buffers. What the file holds is not looked at yet.
     pub(crate) fn new(disk: Box<dyn Disk>, window_bytes: u32) -> Result<DiskStore, TierError> {
+        assert!(disk.depth() > 2 * STAGES, "each buffer and a header may be in flight");
         let windows = disk_windows(disk.bytes(), window_bytes);
         let stage = || Stage::new(window_bytes as usize, "the buffers of KV-disk");
         Ok(DiskStore {
@@ -177,8 +176,8 @@ impl DiskStore {
         }
     }
 
-    /// Gives up the windows of a move out. Those that an operation may still write to follow when it
-    /// is over.
+    /// Gives up the windows of a move out. Those that an operation may still write to follow when
+    /// it is over.
     pub(crate) fn give_up_out(&mut self, first: u32) {
         let mut busy = [None; STAGES];
         for (stage, busy) in self.out.iter_mut().zip(&mut busy) {
@@ -194,7 +193,8 @@ impl DiskStore {
         }
     }
 
-    /// Takes back every operation that is over, waiting up to `wait` for the first. True if one was.
+    /// Takes back every operation that is over, waiting up to `wait` for the first. True if one
+    /// was.
     pub(crate) fn poll(&mut self, wait: Duration) -> bool {
         let mut wait = if self.in_flight() { wait } else { Duration::ZERO };
         let mut any = false;

@@ -170,7 +170,8 @@ pub fn file_room(folder: &Path) -> Result<u64, TierError> {
 /// The file, unbuffered where the volume can.
 fn open_direct(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
+    // What a conversation left there is for its server's user only.
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
     #[cfg(target_os = "linux")]
     {
         let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
@@ -203,7 +204,8 @@ fn reserve(file: &File, path: &Path, bytes: u64, margin: u64) -> Result<(), Tier
 
 fn work(file: &File, queue: &Mutex<Receiver<DiskOp>>, results: &SyncSender<DiskDone>) {
     loop {
-        // The lock is held while waiting: one worker waits for the next operation, the other for it.
+        // The lock is held while waiting: one worker waits for the next operation, the other for
+        // it.
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(mut op) = next else { return };
         let result = carry_out(file, &mut op);

@@ -1,8 +1,8 @@
 //! A frame: one window of an image, with a header that says whose it is and a checksum.
 //!
-//! Layout (little endian): 8 bytes magic, u64 nonce of the image, u32 index of the window in it, u32
-//! bytes of payload, zeros, and at byte 56 the checksum, CRC-64/NVME over the 56 bytes before it and
-//! the payload. The payload follows at byte 64.
+//! Layout (little endian): 8 bytes magic, u64 nonce of the image, u32 index of the window in it,
+//! u32 bytes of payload, zeros, and at byte 56 the checksum, CRC-64/NVME over the 56 bytes before
+//! it and the payload. The payload follows at byte 64.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use ignis_backend::BLOCK_BYTES;
@@ -107,8 +107,9 @@ pub(crate) fn read_frame<E>(
     let mut sum = Checksum::new();
     sum.add(&frame[..SUM_AT]);
     for (i, piece) in frame[stamp.payload()].chunks(PIECE_BYTES).enumerate() {
-        sum.add(piece);
+        // Taken first: a copy reads ahead better than a checksum does.
         take(i * PIECE_BYTES, piece).map_err(FrameError::Other)?;
+        sum.add(piece);
     }
     check_sum(frame, &sum).map_err(FrameError::Damaged)
 }

@@ -6,9 +6,12 @@ use ignis_backend::BLOCK_BYTES;
 pub const FRAME_HEADER_BYTES: usize = 64;
 /// Most windows of one image: what the window list of a disk header holds.
 pub const IMAGE_WINDOWS_MAX: u32 = 960;
-/// Bytes that are copied and checked in one go, so that they stay in the cache between the two.
-pub const PIECE_BYTES: usize = 64 << 10;
+/// Bytes that are copied and checked in one go: source and target stay in the first-level cache
+/// between the two.
+pub const PIECE_BYTES: usize = 8 << 10;
 
+/// Buffers of each mover: one is filled or emptied while the other is with the disk.
+pub(crate) const STAGES: usize = 2;
 /// Powers of two that `window_bytes` chooses from: 1 MiB to 2 GiB.
 const WINDOW_POWER_MIN: u32 = 20;
 const WINDOW_POWER_MAX: u32 = 31;
@@ -23,8 +26,8 @@ pub fn window_bytes(image_payload_bytes: u64) -> Option<u32> {
     sizes.into_iter().find(fits)
 }
 
-/// Windows that a file of `bytes` holds: one block for its label, then for each window a block for a
-/// header and the window itself.
+/// Windows that a file of `bytes` holds: one block for its label, then for each window a block for
+/// a header and the window itself.
 pub fn disk_windows(bytes: u64, window_bytes: u32) -> u32 {
     let each = u64::from(window_bytes) + BLOCK;
     u32::try_from(bytes.saturating_sub(BLOCK) / each).unwrap_or(u32::MAX)
@@ -33,6 +36,11 @@ pub fn disk_windows(bytes: u64, window_bytes: u32) -> u32 {
 /// Bytes of a file that holds `windows`.
 pub fn disk_bytes(windows: u32, window_bytes: u32) -> u64 {
     frames_start(windows) + u64::from(windows) * u64::from(window_bytes)
+}
+
+/// Bytes of host memory that KV-disk takes for its buffers: two windows each way, and a header.
+pub fn disk_buffer_bytes(window_bytes: u32) -> u64 {
+    2 * STAGES as u64 * u64::from(window_bytes) + BLOCK
 }
 
 /// Windows of a payload of `payload_bytes`.

@@ -1,8 +1,8 @@
 //! The two kinds of block that make a file of frames a store: its label, and an image's header.
 //!
 //! An image's header is written after all of its frames, and commits them. It lies in the slot that
-//! bears the number of the image's first window, so a header is free whenever a window is. A slot of
-//! zeros holds no image. All numbers are little endian.
+//! bears the number of the image's first window, so a header is free whenever a window is. A slot
+//! of zeros holds no image. All numbers are little endian.
 
 use ignis_backend::BLOCK_BYTES;
 

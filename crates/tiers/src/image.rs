@@ -71,8 +71,8 @@ pub struct ImageHead {
     pub payload_bytes: u64,
 }
 
-/// An image: a place in the table and how often the place was given out, so that the id of a dropped
-/// image is refused for good.
+/// An image: a place in the table and how often the place was given out, so that the id of a
+/// dropped image is refused for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageId(pub u64);
 

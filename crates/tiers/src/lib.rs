@@ -1,13 +1,13 @@
 //! Images of sequences in KV-RAM and on KV-disk, and the moves that make and restore them.
 //!
-//! An image is the state of a sequence as one run of bytes, its tokens first. It is cut into windows
-//! of one size; a window lies in a frame, behind a header that says whose it is and a checksum. The
-//! frames of an image lie anywhere, so whether it fits is a count. KV-RAM is an array of frames in
-//! one block of host memory. KV-disk is one file: a label, a table of headers, frames; an image's
-//! header is written last, commits it, and is zeroed to forget it.
+//! An image is the state of a sequence as one run of bytes, its tokens first. It is cut into
+//! windows of one size; a window lies in a frame, behind a header that says whose it is and a
+//! checksum. The frames of an image lie anywhere, so whether it fits is a count. KV-RAM is an array
+//! of frames in one block of host memory. KV-disk is one file: a label, a table of headers, frames;
+//! an image's header is written last, commits it, and is zeroed to forget it.
 //!
-//! Key properties: a move advances at most one window a step and can be given up between any two; no
-//! call waits for a disk but [`Tiers::wait`] and construction; nothing takes memory after
+//! Key properties: a move advances at most one window a step and can be given up between any two;
+//! no call waits for a disk but [`Tiers::wait`], construction and drop; nothing takes memory after
 //! construction; an image is restored byte for byte or refused, never as other bytes.
 //!
 //! Leaves out: which sequence moves where and what is retained (policy), and what a payload means
@@ -37,7 +37,8 @@ pub use disk_store::DiskCounts;
 pub use error::TierError;
 pub use file::{FILE_NAME, FileDisk, file_room};
 pub use geometry::{
-    FRAME_HEADER_BYTES, IMAGE_WINDOWS_MAX, PIECE_BYTES, disk_bytes, disk_windows, window_bytes,
+    FRAME_HEADER_BYTES, IMAGE_WINDOWS_MAX, PIECE_BYTES, disk_buffer_bytes, disk_bytes,
+    disk_windows, window_bytes,
 };
 pub use image::{Found, ImageHead, ImageId, Kind, TOKEN_BYTES, Tier};
 pub use payload::{NoPayload, Payload};

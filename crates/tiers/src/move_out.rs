@@ -3,10 +3,10 @@
 use ignis_backend::DeviceError;
 
 use crate::chain::END;
-use crate::disk_store::{DiskStore, STAGES};
+use crate::disk_store::DiskStore;
 use crate::error::TierError;
 use crate::frame::{Difference, Stamp, copy_frame, write_frame};
-use crate::geometry::window_room;
+use crate::geometry::{STAGES, window_room};
 use crate::header::Header;
 use crate::image::{ImageId, Tier};
 use crate::payload::Payload;

@@ -1,6 +1,7 @@
 //! Numbers that tell one image's frames from those of any other.
 
-/// Another number for each image of this process; those of other processes differ as good as surely.
+/// Another number for each image of this process; those of other processes differ as good as
+/// surely.
 #[derive(Debug)]
 pub(crate) struct Nonces {
     state: u64,

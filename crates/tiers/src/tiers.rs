@@ -37,8 +37,8 @@ pub enum Step {
     Advanced,
     /// The move is over: the image can be restored, or it has been.
     Landed(ImageId),
-    /// The move is over. Out: the image is gone. In: what the sink was given is worthless; the image
-    /// is gone if it [`is_damage`](TierError::is_damage), and kept otherwise.
+    /// The move is over. Out: the image is gone. In: what the sink was given is worthless; the
+    /// image is gone if it [`is_damage`](TierError::is_damage), and kept otherwise.
     Failed(ImageId, TierError),
 }
 
@@ -60,8 +60,8 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// Takes KV-RAM's block, zeroed and resident, and the buffers of KV-disk; looks through the disk
-    /// for retained images of `identity` and zeroes the header of everything else.
+    /// Takes KV-RAM's block, zeroed and resident, and the buffers of KV-disk; looks through the
+    /// disk for retained images of `identity` and zeroes the header of everything else.
     ///
     /// `identity` stands for the model, the KV format and the layout of the payload. `nonce_seed`
     /// must be another one in each process.

@@ -327,6 +327,7 @@ fn the_file_is_reserved_whole_and_counts_as_room_for_itself() {
     assert_eq!((disk.bytes(), disk.path()), (bytes, &*folder.0.join(FILE_NAME)));
     let found = fs::metadata(disk.path()).unwrap();
     assert!(found.len() == bytes && found.blocks() * 512 >= bytes);
+    assert_eq!(found.mode() & 0o777, 0o600);
     assert!(file_room(&folder.0).unwrap() >= bytes);
     drop(disk);
     let smaller = FileDisk::open(&folder.0, 1 << 20, 0).unwrap();

@@ -11,8 +11,8 @@ use ignis_tiers::{ImageHead, ImageId, Kind, NoPayload, Payload, Step, Tier, Tier
 pub(crate) struct State(pub(crate) Vec<u8>);
 
 impl State {
-    /// `bytes` of state, of which the first are `position` tokens; all follow from `serial`, which is
-    /// also the first token.
+    /// `bytes` of state, of which the first are `position` tokens; all follow from `serial`, which
+    /// is also the first token.
     pub(crate) fn new(serial: u32, position: u32, bytes: usize) -> State {
         let mut state = u64::from(serial).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut content: Vec<u8> = (0..bytes)

@@ -153,8 +153,11 @@ def test_leaving_a_stream_frees_the_lane(client: OpenAI, served: ServerProcess) 
         extra_body={"ignore_eos": True},
     )
     next(iter(stream))
-    assert served.metric("ignis_kv_pool_used_pages") > 0
+    held = served.metric("ignis_kv_pool_used_pages")
+    assert held >= 1500 // 64
     stream.close()
     eventually(lambda: served.metric("ignis_requests_cancelled_total") == before + 1)
-    eventually(lambda: served.metric("ignis_kv_pool_used_pages") == 0)
+    eventually(lambda: served.metric("ignis_scheduler_requests") == 0)
+    # What is left is what retained slots hold of prompts.
+    assert served.metric("ignis_kv_pool_used_pages") <= held - 1500 // 64
     assert served.metric("ignis_plan_allocations_total") == 0

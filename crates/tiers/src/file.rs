@@ -191,9 +191,8 @@ fn reserve(file: &File, path: &Path, bytes: u64, margin: u64) -> Result<(), Tier
     if bytes.saturating_add(margin) > available {
         return Err(full);
     }
-    file.set_len(bytes).map_err(|error| fault("size", error.to_string()))?;
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        Ok(()) => Ok(()),
+        Ok(()) => file.set_len(bytes).map_err(|error| fault("size", error.to_string())),
         Err(Errno::NOSPC | Errno::DQUOT) => Err(full),
         Err(Errno::OPNOTSUPP) => {
             Err(fault("reserve", "its file system cannot reserve space for a file".into()))

@@ -45,6 +45,36 @@ def test_a_refused_plan_is_status_3(model: str, capsys: pytest.CaptureFixture[st
     assert data["needed_bytes"] - data["budget_bytes"] == data["shortfall_bytes"] > 0
 
 
+def test_the_plans_of_host_memory_and_disk_are_printed_for_a_card_too(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", model, "--device", "rtx5090", "--host-free", "64G"]
+    words += ["--kv-disk-bytes", "8G", "--kv-disk-path", str(tmp_path / "kv")]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    for word in ("retained_host_slots", "kv_ram_arena", "kv_disk_staging", "8.00 GiB"):
+        assert word in text
+    assert "64.0 GiB available, of which 6.00 GiB stay free" in text
+    assert main([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["host"]["available_bytes"] == 64 << 30
+    assert data["disk"]["bytes"] == 8 << 30
+    assert not (tmp_path / "kv").exists()
+
+
+def test_o09_a_host_refusal_names_host_memory_and_the_flags(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", model, "--device", "rtx5090", "--host-free", "7G"]
+    assert main([*words, "--reuse-kv-host-pool-bytes", "2G"]) == 3
+    text = " ".join(capsys.readouterr().out.split())
+    assert "the host plan needs 2.00 GiB of host memory and 7.00 GiB are available" in text
+    assert "kv_ram_arena crosses it" in text
+    assert "--reuse-retained-host or --reuse-kv-host-pool-bytes" in text
+    assert main([*words, "--host-free", "many"]) == 2
+    assert "--host-free" in capsys.readouterr().err
+
+
 def test_a_context_beyond_the_trained_one_is_status_2(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 from ignis.text import (
+    ChatMarks,
     ChatTemplate,
+    Message,
+    PromptMark,
+    Segment,
     Tokenizer,
     find_template,
     normalise_messages,
     render_chat,
     text_of,
 )
+from ignis.text.marks import Encoded
 
 pytestmark = pytest.mark.model
 
@@ -49,6 +54,34 @@ def test_facts_of_the_vocabulary(model_tokenizer: Tokenizer) -> None:
     assert model_tokenizer.special_ids == frozenset(range(17))
     assert model_tokenizer.eos_ids == {0, 2}
     assert (model_tokenizer.bos_id, model_tokenizer.add_bos) == (1, False)
+
+
+def test_a_second_turn_begins_with_the_marks_of_the_first(
+    model_tokenizer: Tokenizer, model_template: ChatTemplate
+) -> None:
+    marks = ChatMarks(model_tokenizer, 64)
+
+    def marked(said: list[dict[str, str]]) -> tuple[list[int], tuple[PromptMark, ...]]:
+        def render(messages: list[Message]) -> list[Segment]:
+            return render_chat(model_tokenizer, model_template, messages)
+
+        messages = normalise_messages(said)
+        segments = render(messages)
+        ids, edges = model_tokenizer.encode_with_edges(segments)
+        return ids, marks.find(messages, Encoded(segments, ids, edges), render)
+
+    said = [
+        {"role": "system", "content": "You are a helpful agent. " * 30},
+        {"role": "user", "content": "What is the capital of France?"},
+    ]
+    ids, (prefix, checkpoint) = marked(said)
+    assert (prefix.kind, prefix.position) == ("prefix", 128)
+    assert checkpoint == PromptMark(len(ids) - 1, "checkpoint")
+    for answer in ("Paris.", "\n\nParis", " Paris", ""):
+        turn = [{"role": "assistant", "content": answer}, {"role": "user", "content": "And Spain?"}]
+        later, found = marked([*said, *turn])
+        assert later[: checkpoint.position] == ids[: checkpoint.position]
+        assert found[0] == prefix
 
 
 @pytest.mark.parametrize("role", ["system", "user", "tool", "assistant"])

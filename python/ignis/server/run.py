@@ -140,7 +140,9 @@ class _Server:
             model,
             service,
         ):
-            events.vram_loaded(self._plan.total_bytes, free_before, core.free_bytes(kind))
+            host = self._plan.host
+            planned = self._plan.total_bytes + (host.total_bytes if host.shared else 0)
+            events.vram_loaded(planned, free_before, core.free_bytes(kind))
             self._metrics.plan_sealed(self._plan, model.id)
             serving.loaded = model
             address = address_of(self._taken)

@@ -150,17 +150,40 @@ def test_two_servers_cannot_share_an_address() -> None:
         assert first.get("/ready")[0] == 200
 
 
+def stream_to(server: ServerProcess) -> socket.socket:
+    """A connection on which a long stream was asked for."""
+    host, port = server.url.removeprefix("http://").split(":")
+    body = json.dumps(asking(2000, stream=True)).encode()
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    client = socket.create_connection((host, int(port)))
+    client.sendall(head.encode() + body)
+    return client
+
+
+def test_gauges_are_idle_after_everybody_left_at_once() -> None:
+    with start(round_seconds=0.02) as server:
+        server.wait_ready()
+        clients = [stream_to(server) for _ in range(40)]
+        wait_until_running(server, 40)
+        for client in clients:
+            client.close()
+        wait_until_running(server, 0)
+        assert server.metric("ignis_requests_cancelled_total") == 40
+        for gauge in (
+            "ignis_kv_pool_used_pages",
+            "ignis_parked_sequences",
+            "ignis_moves_in_flight",
+        ):
+            assert server.metric(gauge) == 0, gauge
+
+
 def test_a_client_that_leaves_frees_its_lane() -> None:
     with start(round_seconds=0.02) as server:
         server.wait_ready()
-        host, port = server.url.removeprefix("http://").split(":")
-        body = json.dumps(asking(2000, stream=True)).encode()
-        head = (
-            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        )
-        with socket.create_connection((host, int(port))) as client:
-            client.sendall(head.encode() + body)
+        with stream_to(server) as client:
             client.recv(100)
             wait_until_running(server, 1)
         wait_until_running(server, 0)

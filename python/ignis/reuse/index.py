@@ -1,0 +1,81 @@
+"""The content index: which entry is the longest that a prompt begins with.
+
+Entries lie under the hash of their whole pages, so a prompt asks once for each number of pages that
+it has; what is found there is compared token by token, so a collision costs time and never gives
+another's state. The hashes are seeded and come from outside.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+
+from ignis.reuse.entry import DEVICE, Entry
+
+KEY_BYTES = 16
+
+
+def page_keys(chain: bytes, pages: int) -> bytes:
+    """The key of the first `pages` whole pages, from a prompt's hash chain; empty for none."""
+    return chain[KEY_BYTES * (pages - 1) : KEY_BYTES * pages] if pages else b""
+
+
+class Index:
+    """Entries by content. `chain` gives 16 bytes for each whole page of its tokens."""
+
+    def __init__(self, page_tokens: int, chain: Callable[[array[int]], bytes]) -> None:
+        self.page_tokens = page_tokens
+        self.chain = chain
+        self._entries: dict[bytes, list[Entry]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._entries.values()))
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for entries in self._entries.values() for entry in entries)
+
+    def key_of(self, position: int, chain: bytes) -> bytes:
+        """Where an entry of the first `position` tokens lies, by its prompt's chain."""
+        return page_keys(chain, position // self.page_tokens)
+
+    def add(self, entry: Entry) -> None:
+        """Let it be found. No entry of the same tokens may be there."""
+        self._entries.setdefault(entry.page_key, []).append(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Let it be found no more."""
+        entries = self._entries[entry.page_key]
+        entries.remove(entry)
+        if not entries:
+            del self._entries[entry.page_key]
+
+    def exact(self, tokens: array[int], position: int, chain: bytes) -> Entry | None:
+        """The entry of exactly the first `position` tokens."""
+        for entry in self._entries.get(self.key_of(position, chain), ()):
+            if entry.position == position and entry.tokens == tokens[:position]:
+                return entry
+        return None
+
+    def longest(
+        self, tokens: array[int], position_max: int, chain: bytes, *, on_device: bool = False
+    ) -> Entry | None:
+        """The entry with the most tokens, `position_max` at most, that `tokens` begin with.
+
+        With `on_device`, only among those that have a retained slot.
+        """
+        if not self._entries:
+            return None
+        for pages in range(position_max // self.page_tokens, -1, -1):
+            best: Entry | None = None
+            for entry in self._entries.get(page_keys(chain, pages), ()):
+                position = entry.position
+                if (
+                    position <= position_max
+                    and (best is None or position > best.position)
+                    and (not on_device or entry.copies[DEVICE] >= 0)
+                    and entry.tokens == tokens[:position]
+                ):
+                    best = entry
+            if best is not None:
+                return best
+        return None

@@ -48,8 +48,8 @@ format: $(VENV)/.dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-simulate: $(VENV)/.dev $(VENV)/.native ## 100,000 requests on the simulated device (SEED=, REQUESTS=)
-	IGNIS_SIM_REQUESTS=$(or $(REQUESTS),100000) IGNIS_SIM_SEED=$(or $(SEED),$$(date +%s)) \
+simulate: $(VENV)/.dev $(VENV)/.native ## 1,000,000 requests on the simulated device (SEED=, REQUESTS=)
+	IGNIS_SIM_REQUESTS=$(or $(REQUESTS),1000000) IGNIS_SIM_SEED=$(or $(SEED),$$(date +%s)) \
 	$(BIN)/python -m pytest tests/simulation --override-ini addopts= -m "slow or not slow" $(ARGS)
 
 fuzz: | check-tools ## every parser under libFuzzer for FUZZ_SECONDS (default 60); needs cargo-fuzz

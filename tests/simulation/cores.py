@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ignis.engine.native import Core, native_core
-from tests.simulation.driver import Shape
 from tests.simulation.reference_engine import ReferenceEngine, reference_core
+from tests.simulation.shapes import Shape
 
 
 def native(shape: Shape, fault_ppm: int = 0) -> Core[Any, Any]:
-    """Rust's page table, block tables and rounds, on the witness model.
+    """Rust's page table, block tables, images and rounds, on the witness model.
 
     `fault_ppm` in a million rounds fail.
     """
@@ -21,8 +21,20 @@ def native(shape: Shape, fault_ppm: int = 0) -> Core[Any, Any]:
         chunk_tokens_max=shape.chunk_tokens_max,
         context_tokens_max=shape.context_tokens_max,
         pages=shape.pages_total,
+        retained_device=shape.retained_device,
+        retained_host=shape.retained_host,
     )
-    return native_core(_native.Engine.simulated(limits, shape.vocab, shape.seed, fault_ppm))
+    return native_core(
+        _native.Engine.simulated(
+            limits,
+            shape.vocab,
+            shape.seed,
+            fault_ppm,
+            shape.ram_windows,
+            shape.disk_windows,
+            shape.disk_fault_ppm,
+        )
+    )
 
 
 def reference(shape: Shape) -> Core[Any, Any]:
@@ -34,5 +46,9 @@ def reference(shape: Shape) -> Core[Any, Any]:
             chunk_tokens_max=shape.chunk_tokens_max,
             vocab=shape.vocab,
             seed=shape.seed,
+            retained_slots=shape.retained_device + shape.retained_host,
+            ram_windows=shape.ram_windows,
+            disk_windows=shape.disk_windows,
+            disk_fault_ppm=shape.disk_fault_ppm,
         )
     )

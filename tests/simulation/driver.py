@@ -1,39 +1,30 @@
 """One simulated run: random requests through the real rounds, each text held to the witness.
 
-Everything is drawn from one seed: the limits, the requests, when they come, who leaves. There is no
-thread and no clock, so the seed alone replays a run.
+Everything is drawn from one seed: the limits, the requests, when they come, who leaves, what fails.
+There is no thread and no clock, so the seed alone replays a run.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ignis.admission import NeverFits, Rank, Room, reserve
-from ignis.engine.api import RequestClass, SamplingParams
+from ignis.admission import NeverFits, Room, reserve
+from ignis.engine.api import SamplingParams
 from ignis.engine.native import Core
-from ignis.engine.rounds import RoundRunner, Sequence
-from ignis.engine.scheduler import SchedulerLimits
+from ignis.engine.rounds import ReuseOptions, RoundRunner
+from ignis.engine.sequence import Sequence
+from tests.simulation.promises import Promises
+from tests.simulation.shapes import PAGE_TOKENS, Requests, Shape, draw_limits, draw_shape
 from tests.simulation.witness import witness_text
 
-PAGE_TOKENS = 64
 GREEDY = SamplingParams(temperature=0.0)
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a run's engine is loaded for."""
-
-    lanes_max: int
-    pages_total: int
-    chunk_tokens_max: int
-    context_tokens_max: int
-    vocab: int
-    seed: int
-
+LOADS = [0.0, 0.05, 0.1, 0.2, 0.5, 1.0]  # chance that a request comes before the next round
 
 CoreFactory = Callable[[Shape], Core[Any, Any]]
 
@@ -44,9 +35,7 @@ class Client:
 
     prompt: list[int]
     tokens_max: int
-    pages: int
     stop_ids: frozenset[int]
-    rank: Rank
     text: list[int] = field(default_factory=list)
 
 
@@ -59,131 +48,120 @@ class Totals:
     cancelled: int = 0
     rounds: int = 0
     tokens: int = 0
+    facts: Counter[str] = field(default_factory=Counter)
+    cancelled_in: Counter[str] = field(default_factory=Counter)  # by state
+
+    def __iadd__(self, other: Totals) -> Totals:
+        self.refused += other.refused
+        self.finished += other.finished
+        self.cancelled += other.cancelled
+        self.rounds += other.rounds
+        self.tokens += other.tokens
+        self.facts += other.facts
+        self.cancelled_in += other.cancelled_in
+        return self
 
 
 class Simulation:
     """Runs `requests` requests drawn from `seed`; raises AssertionError where a promise breaks."""
 
-    def __init__(self, make_core: CoreFactory, seed: int) -> None:
-        self.random = random.Random(seed)
-        draw = self.random
-        pages_total = draw.randint(2, 40)
-        self.shape = Shape(
-            lanes_max=draw.randint(1, 8),
-            pages_total=pages_total,
-            chunk_tokens_max=draw.choice([1, 7, 32, 64, 128]),
-            context_tokens_max=draw.randint(8, min(pages_total, 8) * PAGE_TOKENS),
-            vocab=draw.randint(2, 251),
-            seed=draw.getrandbits(64),
-        )
-        self.limits = SchedulerLimits(
-            lanes_max=self.shape.lanes_max,
-            pages_total=pages_total,
-            chunk_tokens_max=self.shape.chunk_tokens_max,
-            queue_max=draw.randint(0, 60),
-            decode_share_percent=draw.choice([0, 25, 90]),
-        )
-        self.room = Room(self.shape.context_tokens_max, pages_total, PAGE_TOKENS, 16)
+    def __init__(self, make_core: CoreFactory, seed: int, *, disk: bool = True) -> None:
+        draw = self.random = random.Random(seed)
+        self.shape = draw_shape(draw)
+        if not disk:
+            self.shape = replace(self.shape, disk_windows=0)
+        self.limits = draw_limits(draw, self.shape)
+        self.room = Room(self.shape.context_tokens_max, self.shape.pages_total, PAGE_TOKENS, 16)
+        self.requests = Requests(draw, self.shape.vocab, self.room)
         self.core = make_core(self.shape)
         self.now = 0.0
-        self.runner = RoundRunner(self.core, self.limits, self.clock)
+        reuse = ReuseOptions(
+            checkpoints=draw.random() < 0.9, interactive_ttl_us=2_000, seed=bytes(16)
+        )
+        self.runner = RoundRunner(self.core, self.limits, self.clock, reuse)
+        self.promises = Promises(self.runner)
         self.open: dict[int, Client] = {}
-        self.waiting: set[int] = set()
         self.totals = Totals()
         self._keys = 0
 
     def clock(self) -> float:
-        """Time passes by the microseconds that a round is said to take."""
-        self.now += self.random.randint(1, 500) * 1e-6
+        """Time passes by what a round is said to take, and now and then by more than a pause."""
+        draw = self.random.random()
+        self.now += 1.5 if draw < 0.002 else draw * 500e-6
         return self.now
 
     def run(self, requests: int) -> Totals:
         """Send them all, wait for all, and count what is left over."""
         draw = self.random
-        load = 1.0  # chance that another request comes before the next round
+        load = draw.choice(LOADS)
         while self._keys < requests or self.open:
-            if draw.random() < 0.01:
-                load = draw.choice([0.0, 0.1, 0.5, 0.9, 1.0])
+            if draw.random() < 0.02:
+                load = draw.choice(LOADS)
             if not self.open:
                 self.idle()
-                load = load or 1.0
+                load = load or 0.3
             while (
                 self._keys < requests
                 and len(self.open) < self.limits.open_max
                 and draw.random() < load
             ):
                 self.submit()
-            if self.open and draw.random() < 0.02:
-                self.cancel(draw.choice(list(self.open)))
+            moving = self.moving()
+            if self.open and draw.random() < (0.05 if moving else 0.01):
+                self.cancel(moving)
             if self.runner.has_work:
                 self.round()
         self.idle()
+        self.close()
         return self.totals
 
     def submit(self) -> None:
-        """One request; the first lengths are those around a page's edge and the pool's."""
-        draw = self.random
-        room = self.room
-        prompt_tokens = draw.choice(
-            [1, 63, 64, 65, room.context_tokens_max - 1, room.context_tokens_max]
-            + [draw.randint(1, 24)] * 20
-        )
-        tokens_max = draw.choice([1, 2, None] + [draw.randint(1, 32)] * 7)
-        prompt = draw.choices(range(self.shape.vocab), k=prompt_tokens)
+        """One request."""
+        asked = self.requests.next()
         key, self._keys = self._keys, self._keys + 1
         try:
-            reservation = reserve(prompt_tokens, tokens_max, room)
+            reservation = reserve(len(asked.prompt), asked.tokens_max, self.room)
         except NeverFits:
-            assert prompt_tokens >= room.context_tokens_max, "the pool holds a whole context"
+            assert len(asked.prompt) >= self.room.context_tokens_max, "the pool holds a context"
             self.totals.refused += 1
             return
-        request_class: RequestClass = draw.choice(["interactive", "agent"])
-        stop_ids = frozenset(draw.sample(range(self.shape.vocab), draw.choice([0, 0, 1, 2])))
-        self.open[key] = Client(
-            prompt,
-            reservation.tokens_max,
-            reservation.pages,
-            stop_ids,
-            Rank.of(request_class, key),
-        )
-        self.waiting.add(key)
+        self.open[key] = Client(asked.prompt, reservation.tokens_max, asked.stop_ids)
         self.runner.submit(
             Sequence(
                 key,
-                array("I", prompt),
-                prompt_tokens,
+                array("I", asked.prompt),
+                len(asked.prompt),
                 reservation,
                 GREEDY,
-                stop_ids,
-                request_class,
+                asked.stop_ids,
+                asked.request_class,
+                asked.marks,
             )
         )
 
-    def cancel(self, key: int) -> None:
-        """A client leaves; what it was given so far was right."""
+    def moving(self) -> list[int]:
+        """Who is in a move."""
+        transfers = self.runner.scheduler.transfers
+        seats = [transfers.arriving, transfers.out and transfers.out.seat]
+        return [seat.key for seat in seats if seat is not None]
+
+    def cancel(self, moving: list[int]) -> None:
+        """A client leaves, one of those in a move first; what it was given so far was right."""
+        key = self.random.choice(moving or list(self.open))
         client = self.open.pop(key)
-        self.waiting.discard(key)
+        state = self.runner.scheduler.board.seats.by_key[key].state
         self.runner.cancel(key)
         expected, _ = self.expected(client)
         assert client.text == expected[: len(client.text)], f"request {key}: wrong text"
         self.totals.cancelled += 1
+        self.totals.cancelled_in[state.name] += 1
 
     def round(self) -> None:
         """One round, and every promise that can be checked on it alone."""
         handover = self.runner.run_round()
         self.totals.rounds += 1
-        for key, _, _, error in handover.deliveries:
+        for key, token, finish_reason, error in handover.deliveries:
             assert error is None, f"request {key}: {error}"
-        for key in handover.admitted:
-            best = min(self.waiting, key=lambda waiting: self.open[waiting].rank)
-            assert key == best, f"request {key} passed request {best}"
-            self.waiting.remove(key)
-        stats = handover.stats
-        assert stats is not None
-        assert stats.plan_allocations == 0
-        if stats.running or handover.deliveries:
-            assert stats.prefill_tokens + stats.tokens > 0, "a round did nothing"
-        for key, token, finish_reason, _ in handover.deliveries:
             assert token is not None
             client = self.open[key]
             client.text.append(token.token)
@@ -192,6 +170,10 @@ class Simulation:
                 del self.open[key]
                 self.totals.finished += 1
                 assert (client.text, finish_reason) == self.expected(client), f"request {key}"
+                self.requests.told(client.prompt, client.text)
+        for fact in handover.facts:
+            self.totals.facts[f"{fact.name} {fact.tier}"] += fact.amount
+        self.promises.hold(handover)
 
     def expected(self, client: Client) -> tuple[list[int], str]:
         """The witness's answer, from the prompt alone."""
@@ -201,10 +183,35 @@ class Simulation:
         )
 
     def idle(self) -> None:
-        """Nobody is open: after the releases, every page is free on both sides."""
-        if self.runner.has_work:
-            assert not self.runner.run_round().deliveries
-        assert not self.runner.has_work
-        assert not self.waiting
-        assert self.runner.scheduler.pages_free == self.shape.pages_total
-        assert self.core.engine.pages_free() == self.shape.pages_total, "pages leaked"
+        """Nobody is open: lanes are empty, and only what is retained holds pages and windows."""
+        scheduler, engine, ledger = self.runner.scheduler, self.core.engine, self.runner.ledger
+        while self.runner.has_work:
+            handover = self.runner.run_round()
+            assert not handover.deliveries
+            self.promises.hold(handover)
+        assert scheduler.open_count == scheduler.running_count == scheduler.waiting_count == 0
+        assert scheduler.parked_count == 0
+        held = sum(-(-entry.position // PAGE_TOKENS) for entry in ledger.entries(0))
+        assert engine.pages_free() >= self.shape.pages_total - held, "pages leaked"
+        assert not any(entry.in_use or entry.sharers for entry in ledger.index)
+        self.windows_balance()
+
+    def windows_balance(self) -> None:
+        """Windows that no retained image holds are free, once no abandoned write is in flight."""
+        engine, ledger = self.core.engine, self.runner.ledger
+        for tier in (0, 1):
+            held = sum(engine.windows_for(entry.position) for entry in ledger.entries(tier + 1))
+            for _ in range(100):
+                if engine.windows_free(tier) + held == engine.windows_total(tier):
+                    break
+                assert engine.advance(1) == [], "nothing is moving"
+            else:
+                raise AssertionError("windows leaked")
+
+    def close(self) -> None:
+        """At the end the pool and KV-RAM are empty; KV-disk keeps what is retained."""
+        self.runner.close()
+        engine = self.core.engine
+        assert engine.pages_free() == self.shape.pages_total, "pages leaked"
+        self.windows_balance()
+        assert engine.windows_free(0) == engine.windows_total(0), "windows leaked"

@@ -1,139 +1,236 @@
 """The engine as a naive twin in Python: the same calls, pages and witness model as the core's.
 
-Each next token is hashed from what lies in the sequence's pages, so a page that two sequences hold,
-or one freed too early, changes the text. Contracts are checked, not trusted.
+Images are moved a window at a time, as pages and sections may change meanwhile where they should
+not. Contracts are checked, not trusted.
 """
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from dataclasses import dataclass, field
 
 from ignis.engine.api import SamplingParams
-from ignis.engine.native import TOP_MAX, Core
-from tests.simulation.witness import witness_next
+from ignis.engine.native import Core
+from tests.simulation.reference_lanes import Lane, ReferenceLanes, ReferenceOut
+from tests.simulation.reference_tiers import DISK, RAM, Move, ReferenceTiers
 
-
-class ReferenceOut:
-    """Results of a round."""
-
-    def __init__(self, lanes_max: int) -> None:
-        rows = lanes_max + 1
-        self.lanes = array("I", [0] * rows)
-        self.tokens = array("I", [0] * rows)
-        self.logprobs = array("f", [0.0] * rows)
-        self.top_len = array("I", [0] * rows)
-        self.top_ids = array("I", [0] * (rows * TOP_MAX))
-        self.top_logprobs = array("f", [0.0] * (rows * TOP_MAX))
-
-
-@dataclass(slots=True)
-class Lane:
-    """A seated sequence."""
-
-    prompt: array[int]
-    table: list[int]  # page ids, in the order of the sequence
-    sampling: SamplingParams
-    stored: int = 0  # tokens in the pages
-    pending: int | None = None  # sampled, not yet stored
+OUT_LANDED, OUT_FAILED, IN_LANDED, IN_FAILED = range(4)
 
 
 @dataclass
-class ReferenceEngine:
-    """Pages are handed out last freed first, so a busy pool is soon out of order."""
+class ReferenceEngine(ReferenceLanes):
+    """At most one move each way; faults are drawn from the engine's seed."""
 
-    lanes_max: int
-    pages_total: int
-    chunk_tokens_max: int
-    vocab: int = 97
-    seed: int = 1
-    page_tokens: int = 64
-    fail_at_round: int = -1  # raises there, as a device fault would
-    rounds: int = 0
-    lanes: dict[int, Lane] = field(default_factory=dict)
+    ram_windows: int = 0
+    disk_windows: int = 0
+    disk_fault_ppm: int = 0
+    window_bytes: int = 4096
+    found: list[tuple[int, int, int, list[int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._free = list(range(self.pages_total))
-        self._slots = array("I", [0] * (self.pages_total * self.page_tokens))
+        super().__post_init__()
+        self.tiers = ReferenceTiers(
+            (self.ram_windows, self.disk_windows),
+            self.window_bytes,
+            section_bytes=8,
+            page_bytes=self.page_tokens * 4,
+            page_tokens=self.page_tokens,
+            seed=self.seed,
+            disk_fault_ppm=self.disk_fault_ppm,
+        )
+        self._out: tuple[Move, str, int, str] | None = None  # source, its number, state before
+        self._in: tuple[Move, int] | None = None  # the lane
 
-    def pages_free(self) -> int:
-        return len(self._free)
-
-    def plan_allocations_after_seal(self) -> int:
-        return 0
-
-    def admit(self, lane: int, prompt: array[int], pages: int, sampling: SamplingParams) -> None:
-        if lane in self.lanes or not 0 <= lane < self.lanes_max:
-            raise ValueError(f"lane {lane} is taken or does not exist")
-        if not prompt or max(prompt) >= self.vocab:
-            raise ValueError("the prompt is empty or outside the vocabulary")
-        if pages * self.page_tokens < len(prompt) + 1 or pages > len(self._free):
-            raise ValueError(f"{pages} pages are too few, or more than are free")
-        table = [self._free.pop() for _ in range(pages)]
-        self.lanes[lane] = Lane(prompt, table, sampling)
+    def drop_slot(self, slot: int) -> None:
+        assert self._out is None or self._out[1:3] != ("slot", slot), "it is being copied"
+        super().drop_slot(slot)
 
     def release(self, lane: int) -> None:
-        freed = self.lanes.pop(lane)
-        for page in freed.table:
-            begin = page * self.page_tokens
-            self._slots[begin : begin + self.page_tokens] = array("I", [self.vocab] * 64)
-        self._free += freed.table
+        if self.lanes[lane].state == "arriving":
+            self._abandon_in()
+            return
+        if self.lanes[lane].state == "leaving":
+            self.abandon_out()
+        super().release(lane)
 
-    def round(
+    def windows_for(self, position: int) -> int:
+        return self.tiers.windows_for(position)
+
+    def windows_free(self, tier: int) -> int:
+        return self.tiers.windows_free(tier)
+
+    def windows_total(self, tier: int) -> int:
+        return self.tiers.windows_total[tier]
+
+    def move_out(self, lane: int, tier: int) -> int:
+        seat = self.lanes[lane]
+        assert seat.state in {"prefill", "decode"}
+        image = self._begin(tier, 0, 0, seat.tokens[: seat.stored])
+        self._out = Move(image), "lane", lane, seat.state
+        seat.state = "leaving"
+        return image
+
+    def spill(self, slot: int, tier: int, kind: int, klass: int) -> int:
+        image = self._begin(tier, kind, klass, self.kept[slot].tokens)
+        self._out = Move(image), "slot", slot, ""
+        return image
+
+    def copy_image(self, image: int, klass: int) -> int:
+        source = self.tiers.landed(image)
+        assert source.tier == RAM, "an image is copied from KV-RAM"
+        copy = self._begin(DISK, source.kind, klass, source.tokens)
+        source.readers += 1
+        self._out = Move(copy), "image", image, ""
+        return copy
+
+    def _begin(self, tier: int, kind: int, klass: int, tokens: array[int]) -> int:
+        if self._out is not None:
+            raise ValueError("a move out is under way")
+        return self.tiers.begin(tier, kind, klass, tokens)
+
+    def move_in(
         self,
-        prefill_lane: int,
-        prefill_tokens: int,
-        decode_lanes: array[int],
-        decode_count: int,
-        out: ReferenceOut,
-    ) -> int:
-        self.rounds += 1
-        if self.rounds == self.fail_at_round:
-            raise RuntimeError("the device fell off the bus")
-        count = 0
-        if prefill_lane >= 0:
-            lane = self.lanes[prefill_lane]
-            assert 0 < prefill_tokens <= self.chunk_tokens_max
-            assert lane.stored + prefill_tokens <= len(lane.prompt)
-            for token in lane.prompt[lane.stored : lane.stored + prefill_tokens]:
-                self._store(lane, token)
-            if lane.stored == len(lane.prompt):
-                self._sample(prefill_lane, count, out)
-                count += 1
-        seen = set()
-        for lane_id in decode_lanes[:decode_count]:
-            lane = self.lanes[lane_id]
-            assert lane_id not in seen, "a lane decodes once a round"
-            assert lane_id != prefill_lane, "a lane decodes or prefills"
-            assert lane.pending is not None, "a lane decodes after its prompt"
-            seen.add(lane_id)
-            self._store(lane, lane.pending)
-            self._sample(lane_id, count, out)
-            count += 1
-        return count
+        image: int,
+        lane: int,
+        tokens: array[int],
+        pages: int,
+        sampling: SamplingParams,
+        prompt_tokens: int | None = None,
+    ) -> None:
+        if self._in is not None:
+            raise ValueError("a move in is under way")
+        self._check(lane, tokens, pages)
+        source = self.tiers.landed(image)
+        stored = len(source.tokens)
+        if stored >= len(tokens) or source.tokens != tokens[:stored]:
+            raise ValueError("the image is of other tokens")
+        table = self._take(pages)
+        seat = Lane(tokens[:], prompt_tokens or len(tokens), table, sampling, 0, state="arriving")
+        self.lanes[lane] = seat
+        source.readers += 1
+        self._in = Move(image), lane
 
-    def _store(self, lane: Lane, token: int) -> None:
-        page = lane.table[lane.stored // self.page_tokens]
-        self._slots[page * self.page_tokens + lane.stored % self.page_tokens] = token
-        lane.stored += 1
+    def moving(self) -> tuple[bool, bool]:
+        return self._out is not None, self._in is not None
 
-    def _sample(self, lane_id: int, at: int, out: ReferenceOut) -> None:
-        lane = self.lanes[lane_id]
-        prefix: list[int] = []
-        for page in lane.table:
-            begin = page * self.page_tokens
-            prefix += self._slots[begin : begin + self.page_tokens]
-        token = witness_next(prefix[: lane.stored], self.vocab, self.seed)
-        lane.pending = token
-        out.lanes[at], out.tokens[at] = lane_id, token
-        alternatives = lane.sampling.logprobs or 0
-        out.logprobs[at] = -0.5
-        out.top_len[at] = alternatives
-        for rank in range(alternatives):
-            out.top_ids[at * TOP_MAX + rank] = (token + rank) % self.vocab
-            out.top_logprobs[at * TOP_MAX + rank] = -0.5 - rank
+    def advance(self, wait_us: int) -> list[tuple[int, int, bool, str]]:
+        return [event for event in (self._step_out(), self._step_in()) if event is not None]
+
+    def _step_out(self) -> tuple[int, int, bool, str] | None:
+        if self._out is None:
+            return None
+        move, kind, source, _ = self._out
+        image = self.tiers.images[move.image]
+        if self.tiers.waits(image.tier):
+            return None
+        if self.tiers.fails(image.tier):
+            self.abandon_out()
+            return OUT_FAILED, move.image, False, "the disk is full"
+        begin, end = self.tiers.span(move)
+        if kind == "image":
+            image.stored += self.tiers.images[source].stored[begin:end]
+        else:
+            table = self.lanes[source].table if kind == "lane" else self.kept[source].table
+            places = (self._place(table, at) for at in range(begin, end))
+            image.stored.extend(self._slots[place] for place in places)
+        move.done += 1
+        if move.done < image.windows:
+            return None
+        self._out = None
+        if kind == "lane":
+            gone = self.lanes.pop(source)
+            image.section = gone.section
+            self._give(gone.table)
+        elif kind == "slot":
+            image.section = self.kept[source].section
+        else:
+            image.section = self.tiers.images[source].section
+            self.tiers.images[source].readers -= 1
+        image.landed = True
+        return OUT_LANDED, move.image, True, ""
+
+    def _step_in(self) -> tuple[int, int, bool, str] | None:
+        if self._in is None:
+            return None
+        move, lane = self._in
+        image, seat = self.tiers.images[move.image], self.lanes[lane]
+        if self.tiers.waits(image.tier):
+            return None
+        begin, end = self.tiers.span(move)
+        for at in range(begin, end):
+            self._slots[self._place(seat.table, at)] = image.stored[at]
+        if self.tiers.fails(image.tier):
+            self._abandon_in()
+            damaged = self.tiers.draw.random() < 0.5
+            if damaged:
+                self.tiers.forget(move.image)
+            return IN_FAILED, move.image, not damaged, "a window is damaged"
+        move.done += 1
+        if move.done < image.windows:
+            return None
+        self._in = None
+        image.readers -= 1
+        seat.section = image.section
+        seat.stand_at(len(image.tokens))
+        return IN_LANDED, move.image, True, ""
+
+    def abandon_out(self) -> None:
+        assert self._out is not None
+        move, kind, source, state = self._out
+        self._out = None
+        if kind == "lane":
+            self.lanes[source].state = state
+        elif kind == "image":
+            self.tiers.images[source].readers -= 1
+        self.tiers.forget(move.image)
+
+    def _abandon_in(self) -> None:
+        assert self._in is not None
+        move, lane = self._in
+        self._in = None
+        self.tiers.images[move.image].readers -= 1
+        self._give(self.lanes.pop(lane).table)
+
+    def drop_image(self, image: int) -> None:
+        self.tiers.drop(image)
+
+    def found_images(self) -> list[tuple[int, int, int, list[int]]]:
+        return self.found
+
+
+def restarted(engine: ReferenceEngine) -> ReferenceEngine:
+    """What the next process loads: of all that was, the retained images on KV-disk."""
+    fresh = ReferenceEngine(
+        engine.lanes_max,
+        engine.pages_total,
+        engine.chunk_tokens_max,
+        engine.vocab,
+        engine.seed,
+        retained_slots=engine.retained_slots,
+        ram_windows=engine.ram_windows,
+        disk_windows=engine.disk_windows,
+    )
+    for number, image in engine.tiers.images.items():
+        if image.tier == DISK and image.landed and image.kind:
+            fresh.tiers.images[number] = image
+            fresh.tiers.used[DISK] += image.windows
+            fresh.found.append((number, image.kind, image.klass, image.tokens.tolist()))
+    fresh.tiers.images_made = engine.tiers.images_made
+    return fresh
+
+
+def prefix_chain(tokens: array[int], seed: bytes) -> bytes:
+    """16 bytes for each whole page, each a hash of all tokens to its end."""
+    assert len(seed) == 16
+    chain, state = [], seed
+    for page in range(len(tokens) // 64):
+        content = tokens[64 * page : 64 * (page + 1)].tobytes()
+        state = hashlib.blake2b(state + content, digest_size=16).digest()
+        chain.append(state)
+    return b"".join(chain)
 
 
 def reference_core(engine: ReferenceEngine) -> Core[SamplingParams, ReferenceOut]:
     """The twin, as the engine package takes it."""
-    return Core(engine, ReferenceOut(engine.lanes_max), lambda params: params)
+    return Core(engine, ReferenceOut(engine.lanes_max), lambda params: params, prefix_chain)

@@ -17,7 +17,8 @@ from ignis.engine import (
     SequenceRequest,
 )
 from tests.simulation import cores
-from tests.simulation.driver import GREEDY, CoreFactory, Shape
+from tests.simulation.driver import GREEDY, CoreFactory
+from tests.simulation.shapes import Shape
 from tests.simulation.witness import witness_text
 from tests.unit.engine.recorder import Recorder
 

@@ -6,51 +6,35 @@ are known by their key alone, so nothing mutable is shared with the side that re
 
 from __future__ import annotations
 
+import os
 import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple
+from typing import Generic
 
-from ignis.admission.reservation import Reservation
-from ignis.engine.api import FinishReason, RequestClass, SamplingParams, TokenOut
-from ignis.engine.metrics import RoundStats
+from ignis.engine.actions import Admit, MoveIn, Note
+from ignis.engine.api import FinishReason, TokenOut
+from ignis.engine.carrier import Carrier
+from ignis.engine.metrics import Fact, RoundStats
 from ignis.engine.native import TOP_MAX, Core, OutT, SamplingT
 from ignis.engine.scheduler import Round, Scheduler, SchedulerLimits
+from ignis.engine.sequence import Delivery, Handover, Sequence
+from ignis.reuse import Ledger
+from ignis.reuse.entry import DEVICE, DISK
+
+# How long a round without work waits for the disk before it looks for new requests, microseconds.
+DISK_WAIT_US = 2_000
+KINDS = {1: "checkpoint", 2: "prefix"}  # of images, as the core numbers them
 
 
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """One run of tokens on the engine's side."""
+@dataclass(frozen=True, slots=True)
+class ReuseOptions:
+    """What of the prompts may be retained."""
 
-    key: int
-    prompt: array[int] | None  # "I"; None once the engine holds it
-    prompt_tokens: int
-    reservation: Reservation
-    sampling: SamplingParams
-    stop_ids: frozenset[int]
-    request_class: RequestClass
-    generated: int = 0
-
-
-class Delivery(NamedTuple):
-    """What a round gave one sequence: a token, its end, or both."""
-
-    key: int
-    token: TokenOut | None
-    finish_reason: FinishReason | None
-    error: str | None = None
-
-
-class Handover(NamedTuple):
-    """All that one round gave, handed over at once. Times are monotonic seconds."""
-
-    began: float  # sequences in `admitted` got their lanes now
-    ended: float  # tokens in `deliveries` were sampled now
-    admitted: tuple[int, ...]  # keys
-    deliveries: tuple[Delivery, ...]
-    stats: RoundStats | None  # None only beside a failure
-    failure: str | None = None  # the engine stopped; every open sequence is lost
+    checkpoints: bool = True  # not only prefixes
+    interactive_ttl_us: int = 300_000_000
+    seed: bytes | None = None  # of the hash chains, 16 bytes; None: drawn by the system
 
 
 class RoundRunner(Generic[SamplingT, OutT]):
@@ -61,16 +45,21 @@ class RoundRunner(Generic[SamplingT, OutT]):
         core: Core[SamplingT, OutT],
         limits: SchedulerLimits,
         clock: Callable[[], float] = time.monotonic,
+        reuse: ReuseOptions | None = None,
     ) -> None:
         engine = core.engine
         assert (limits.lanes_max, limits.pages_total) == (engine.lanes_max, engine.pages_total)
-        self.scheduler = Scheduler(limits)
+        reuse = ReuseOptions() if reuse is None else reuse
+        self.ledger = _ledger(core, reuse)
+        self.scheduler = Scheduler(limits, engine, self.ledger)
         self._core = core
         self._clock = clock
+        self._checkpoints = reuse.checkpoints
         self._open: dict[int, Sequence] = {}
-        # Whom the engine holds in each lane: until the release, also those that ended.
-        self._seated: list[Sequence | None] = [None] * limits.lanes_max
+        self._seated: list[Sequence | None] = [None] * limits.lanes_max  # by lane
+        self._carrier = Carrier(core, self.scheduler, self._open, clock)
         self._decode_lanes = array("I", bytes(4 * limits.lanes_max))
+        self._windows_total = engine.windows_total(0), engine.windows_total(1)
 
     @property
     def has_work(self) -> bool:
@@ -79,8 +68,16 @@ class RoundRunner(Generic[SamplingT, OutT]):
 
     def submit(self, sequence: Sequence) -> None:
         """A sequence arrives. Raises QueueFull."""
-        pages = sequence.reservation.pages
-        self.scheduler.submit(sequence.key, sequence.request_class, sequence.prompt_tokens, pages)
+        marks = sequence.marks
+        if marks and not self._checkpoints:
+            marks = tuple(mark for mark in marks if mark.kind == "prefix")
+        self.scheduler.submit(
+            sequence.key,
+            sequence.request_class,
+            sequence.tokens,
+            sequence.reservation.pages,
+            marks,
+        )
         self._open[sequence.key] = sequence
 
     def cancel(self, key: int) -> None:
@@ -90,64 +87,69 @@ class RoundRunner(Generic[SamplingT, OutT]):
 
     def run_round(self) -> Handover:
         """Run one round. What the engine raises passes through, and ends this runner's use."""
+        scheduler = self.scheduler
         began = self._clock()
         admitted: list[int] = []
         deliveries: list[Delivery] = []
-        decided = self._seat(self.scheduler.next_round(), admitted, deliveries)
-        if not decided.runs:
-            stats = self._stats(decided, 0.0, 0)
-            return Handover(began, began, tuple(admitted), tuple(deliveries), stats)
-        for at, lane in enumerate(decided.decode_lanes):
-            self._decode_lanes[at] = lane
-        count = self._core.engine.round(
-            decided.prefill_lane,
-            decided.prefill_tokens,
-            self._decode_lanes,
-            len(decided.decode_lanes),
-            self._core.out,
-        )
-        ended = self._clock()
-        self.scheduler.round_done(round((ended - began) * 1e6))
-        self._collect(count, deliveries)
+        self._act(round(began * 1e6), admitted, deliveries)
+        decided = scheduler.next_round()
+        ended, count = began, 0
+        if decided.runs:
+            for at, lane in enumerate(decided.decode_lanes):
+                self._decode_lanes[at] = lane
+            count = self._core.engine.round(
+                decided.prefill_lane,
+                decided.prefill_tokens,
+                self._decode_lanes,
+                len(decided.decode_lanes),
+                self._core.out,
+            )
+            ended = self._clock()
+            scheduler.round_done(round((ended - began) * 1e6))
+            self._collect(count, deliveries)
+        if scheduler.transfers.under_way:
+            wait_us = 0 if decided.runs else DISK_WAIT_US
+            self._carrier.advance(wait_us, round(ended * 1e6))
         stats = self._stats(decided, ended - began, count)
-        return Handover(began, ended, tuple(admitted), tuple(deliveries), stats)
+        facts, notes = self._taken()
+        keys = tuple(admitted)
+        return Handover(began, ended, keys, tuple(deliveries), stats, None, facts, notes)
 
     def close(self) -> None:
-        """End every sequence and empty every lane."""
+        """End every sequence, empty every lane and slot, and free KV-RAM; KV-disk keeps its own."""
         for key in list(self._open):
             self._end(key)
-        self._seat(self.scheduler.next_round(), [], [])
+        out = self.scheduler.transfers.out
+        if out is not None:
+            self._carrier.carry(self.scheduler.transfers.abandon_copy())
+        for entry in list(self.ledger.index):
+            for place in range(DEVICE, DISK):
+                if entry.copies[place] >= 0:
+                    self.ledger.lose(entry, place)
+        while (action := self.scheduler.transfers.next_drop()) is not None:
+            self._carrier.carry(action)
 
-    def _seat(self, decided: Round, admitted: list[int], deliveries: list[Delivery]) -> Round:
-        """Release and admit as decided; returns the round to run.
+    def _act(self, now_us: int, admitted: list[int], deliveries: list[Delivery]) -> None:
+        """Carry out what comes before the round.
 
-        A sequence that the engine will not seat ends with an error, alone; the round is then
-        decided again without it.
+        A sequence that the engine will not seat ends with an error, alone.
         """
-        while True:
-            refused = False
-            for lane in decided.releases:
-                if self._seated[lane] is not None:
-                    self._core.engine.release(lane)
-                    self._seated[lane] = None
-            for key, lane, pages in decided.admissions:
-                sequence = self._open[key]
-                assert sequence.prompt is not None, "a sequence is seated once"
-                try:
-                    sampling = self._core.sampling(sequence.sampling)
-                    self._core.engine.admit(lane, sequence.prompt, pages, sampling)
-                except ValueError as error:
-                    self._end(key)
-                    message = f"the engine refused the sequence: {error}"
-                    deliveries.append(Delivery(key, None, "error", message))
-                    refused = True
-                    continue
-                sequence.prompt = None
-                self._seated[lane] = sequence
-                admitted.append(key)
-            if not refused:
-                return decided
-            decided = self.scheduler.next_round()
+        while (action := self.scheduler.next_action(now_us)) is not None:
+            if not isinstance(action, Admit | MoveIn):
+                self._carrier.carry(action)
+                continue
+            sequence = self._open[action.key]
+            try:
+                self._carrier.carry(action)
+            except ValueError as error:
+                self._end(action.key, seated=False)
+                message = f"the engine refused the sequence: {error}"
+                deliveries.append(Delivery(action.key, None, "error", message))
+                continue
+            self._seated[action.lane] = sequence
+            if not sequence.admitted:
+                sequence.admitted = True
+                admitted.append(action.key)
 
     def _collect(self, count: int, deliveries: list[Delivery]) -> None:
         out = self._core.out
@@ -156,11 +158,11 @@ class RoundRunner(Generic[SamplingT, OutT]):
             sequence = self._seated[lanes[at]]
             assert sequence is not None, "results are of lanes that ran"
             token = tokens[at]
-            sequence.generated += 1
+            sequence.tokens.append(token)
             finish_reason: FinishReason | None = None
             if token in sequence.stop_ids:
                 finish_reason = "stop"
-            elif sequence.generated >= sequence.reservation.tokens_max:
+            elif len(sequence.tokens) >= sequence.tokens_end:
                 finish_reason = "length"
             if sequence.sampling.logprobs is None:
                 token_out = TokenOut(token)
@@ -170,16 +172,34 @@ class RoundRunner(Generic[SamplingT, OutT]):
             if finish_reason is not None:
                 self._end(sequence.key)
 
+    def _taken(self) -> tuple[tuple[Fact, ...], tuple[Note, ...]]:
+        board = self.scheduler.board
+        if not board.facts and not board.notes:
+            return (), ()
+        facts, notes = tuple(board.facts), tuple(map(self._carrier.timed, board.notes))
+        board.facts.clear()
+        board.notes.clear()
+        return facts, notes
+
     def _stats(self, decided: Round, duration_s: float, tokens: int) -> RoundStats:
+        scheduler, engine = self.scheduler, self._core.engine
+        transfers = scheduler.transfers
+        ram_total, disk_total = self._windows_total
         return RoundStats(
             duration_s=duration_s,
             prefill_tokens=decided.prefill_tokens,
             decode_lanes=len(decided.decode_lanes),
             tokens=tokens,
-            running=self.scheduler.running_count,
-            waiting=self.scheduler.waiting_count,
-            pages_free=self.scheduler.pages_free,
-            plan_allocations=self._core.engine.plan_allocations_after_seal(),
+            running=scheduler.running_count,
+            waiting=scheduler.waiting_count,
+            pages_free=engine.pages_free(),
+            plan_allocations=engine.plan_allocations_after_seal(),
+            parked=scheduler.parked_count,
+            retained_slots_used=self.ledger.slots_used,
+            kv_ram_windows_used=ram_total and ram_total - engine.windows_free(0),
+            kv_disk_windows_used=disk_total and disk_total - engine.windows_free(1),
+            moving_out=transfers.out is not None,
+            moving_in=transfers.arriving is not None,
         )
 
     def _top(self, at: int) -> tuple[tuple[int, float], ...]:
@@ -188,6 +208,32 @@ class RoundRunner(Generic[SamplingT, OutT]):
         end = begin + out.top_len[at]
         return tuple(zip(out.top_ids[begin:end], out.top_logprobs[begin:end], strict=True))
 
-    def _end(self, key: int) -> None:
+    def _end(self, key: int, *, seated: bool = True) -> None:
         del self._open[key]
-        self.scheduler.end(key)
+        lane = self.scheduler.end(key)
+        if lane >= 0 and seated:
+            self._core.engine.release(lane)
+            self._seated[lane] = None
+
+
+def _ledger(core: Core[SamplingT, OutT], reuse: ReuseOptions) -> Ledger:
+    """What is retained at start: the images that an earlier process left on KV-disk."""
+    engine = core.engine
+    seed = os.urandom(16) if reuse.seed is None else reuse.seed
+    ledger = Ledger(
+        engine.retained_slots,
+        engine.page_tokens,
+        lambda tokens: core.prefix_chain(tokens, seed),
+        reuse.interactive_ttl_us,
+        saves=engine.windows_total(1) > 0,
+    )
+    for image, kind, class_index, ids in engine.found_images():
+        tokens = array("I", ids)
+        known = ledger.index.exact(tokens, len(tokens), chain := ledger.index.chain(tokens))
+        if known is not None or (kind == 1 and not reuse.checkpoints):
+            engine.drop_image(image)
+            continue
+        key = ledger.index.key_of(len(tokens), chain)
+        entry = ledger.enter(tokens, "prefix" if kind == 2 else "checkpoint", class_index, key, 0)
+        ledger.hold(entry, DISK, image)
+    return ledger

@@ -22,12 +22,14 @@ from typing import Generic, Self
 import structlog
 
 from ignis.admission.reservation import NeverFits, Room, reserve
+from ignis.engine.actions import Note
 from ignis.engine.api import EngineOptions, SequenceRequest, SequenceTimes
 from ignis.engine.errors import Draining, EngineFailed, QueueFull
 from ignis.engine.metrics import EngineMetrics, NoMetrics, RoundStats
 from ignis.engine.native import Core, OutT, SamplingT
-from ignis.engine.rounds import Handover, RoundRunner, Sequence
+from ignis.engine.rounds import ReuseOptions, RoundRunner
 from ignis.engine.scheduler import SchedulerLimits
+from ignis.engine.sequence import Handover, Sequence
 from ignis.engine.stream import Stream
 from ignis.engine.thread import EngineThread
 from ignis.errors import RequestError
@@ -69,7 +71,11 @@ class EngineService(Generic[SamplingT, OutT]):
         self._nothing_open.set()
         self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        runner = RoundRunner(core, self.limits, clock)
+        reuse = ReuseOptions(
+            checkpoints=options.reuse_prompt,
+            interactive_ttl_us=round(options.retained_interactive_ttl_s * 1e6),
+        )
+        runner = RoundRunner(core, self.limits, clock, reuse)
         self._thread = EngineThread(runner, self._hand_over, clock)
 
     # --- life -------------------------------------------------------------------------------------
@@ -146,12 +152,13 @@ class EngineService(Generic[SamplingT, OutT]):
         self._thread.submit(
             Sequence(
                 key=key,
-                prompt=array("I", request.prompt),
+                tokens=array("I", request.prompt),
                 prompt_tokens=len(request.prompt),
                 reservation=reservation,
                 sampling=request.sampling,
                 stop_ids=request.stop_ids,
                 request_class=request.request_class,
+                marks=request.marks,
             )
         )
         self._metrics.request_submitted(request.request_class)
@@ -211,6 +218,13 @@ class EngineService(Generic[SamplingT, OutT]):
                 stream.feed(None, "error", message)
 
     def _observe(self, handover: Handover) -> None:
+        for note in handover.notes:
+            stream = self._streams.get(note.key)
+            if stream is not None:
+                stream.noted(note)
+                self._noted(stream, note)
+        for fact in handover.facts:
+            self._metrics.fact(fact)
         for key in handover.admitted:
             stream = self._streams.get(key)
             if stream is not None:
@@ -225,6 +239,24 @@ class EngineService(Generic[SamplingT, OutT]):
                 stream.times.finished = handover.ended
         if handover.stats is not None:
             self._metrics.round_done(handover.stats)
+
+    def _noted(self, stream: Stream, note: Note) -> None:
+        if note.what in {"evicted", "resumed"}:
+            log.debug(
+                "ignis.scheduler.moved",
+                request_id=stream.request_id,
+                way="out" if note.what == "evicted" else "in",
+                tier=note.tier,
+                tokens=note.tokens,
+                ms=note.ms,
+            )
+        elif note.what == "restarted":
+            log.warning(
+                "ignis.scheduler.prefilled_again",
+                request_id=stream.request_id,
+                tier=note.tier,
+                tokens=note.tokens,
+            )
 
     def _admitted(self, stream: Stream, now: float) -> None:
         times = stream.times
@@ -274,6 +306,12 @@ class EngineService(Generic[SamplingT, OutT]):
             stream.generated,
             duration_s,
         )
+        figures: dict[str, object] = {
+            "reuse_source": stream.reuse_source,
+            "reused_prompt_tokens": stream.cached_tokens,
+            "moves": stream.moves,
+            "prefilled_again": stream.prefilled_again,
+        }
         log.info(
             "ignis.request.done",
             request_id=stream.request_id,
@@ -281,4 +319,5 @@ class EngineService(Generic[SamplingT, OutT]):
             prompt_tokens=stream.prompt_tokens,
             completion_tokens=stream.generated,
             duration_ms=round(duration_s * 1e3, 3),
+            **{name: figure for name, figure in figures.items() if figure},
         )

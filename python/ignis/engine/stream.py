@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from ignis.engine.actions import Note
 from ignis.engine.api import (
     FinishReason,
     ReuseSource,
@@ -115,6 +116,15 @@ class Stream:
         if finish_reason is not None:
             self._end = TokenBatch((), finish_reason, error)
         self._ready.set()
+
+    def noted(self, note: Note) -> None:
+        """The service's side: what happened to the sequence between two rounds."""
+        if note.what == "reused":
+            self.cached_tokens, self.reuse_source = note.tokens, note.tier
+        elif note.what == "evicted":
+            self.moves += 1
+        elif note.what == "restarted":
+            self.prefilled_again += 1
 
     @property
     def ended(self) -> bool:

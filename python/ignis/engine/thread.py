@@ -13,7 +13,8 @@ from collections.abc import Callable
 import structlog
 
 from ignis.engine.native import OutT, SamplingT
-from ignis.engine.rounds import Handover, RoundRunner, Sequence
+from ignis.engine.rounds import RoundRunner
+from ignis.engine.sequence import Handover, Sequence
 
 log = structlog.get_logger("ignis.engine")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ignis.engine.scheduler import Admission, Round, SchedulerLimits
+from ignis.engine.actions import Action, Admit, Release
+from ignis.engine.scheduler import Round, SchedulerLimits
 
 
 @dataclass
@@ -15,19 +16,19 @@ class Item:
     prompt_left: int
     pages: int
     lane: int = -1
+    computed: bool = False
 
     def order(self) -> tuple[bool, int]:
         return self.agent, self.arrival
 
 
 class NaiveScheduler:
-    """Equal events must give equal rounds."""
+    """Equal events must give equal decisions. Without slots and tiers, nothing moves."""
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
         self.items: list[Item] = []
         self.arrivals = 0
-        self.ended_lanes: list[int] = []
         self.owed_us = 0
         self.last: Round | None = None
 
@@ -52,25 +53,35 @@ class NaiveScheduler:
 
     def end(self, key: int) -> None:
         (item,) = (i for i in self.items if i.key == key)
-        if item.lane != -1:
-            self.ended_lanes.append(item.lane)
         self.items.remove(item)
 
-    def next_round(self) -> Round:
-        admissions = []
-        for item in self.waiting():
-            if not self.lanes_free() or item.pages > self.pages_free():
+    def act(self) -> list[Action]:
+        actions: list[Action] = []
+        while self.waiting():
+            head = self.waiting()[0]
+            if self.lanes_free() and head.pages <= self.pages_free():
+                head.lane = self.lanes_free()[0]
+                actions.append(Admit(head.key, head.lane, head.pages, -1))
+                continue
+            above = [i for i in self.seated() if i.order() < head.order()]
+            below = [i for i in self.seated() if i.order() > head.order()]
+            pages_max = self.limits.pages_total - sum(i.pages for i in above)
+            if len(above) == self.limits.lanes_max or head.pages > pages_max:
                 break
-            item.lane = self.lanes_free()[0]
-            admissions.append(Admission(item.key, item.lane, item.pages))
+            if not below or below[-1].computed:
+                break
+            actions.append(Release(below[-1].lane))
+            below[-1].lane = -1
+        return actions
+
+    def next_round(self) -> Round:
         decode = tuple(sorted(i.lane for i in self.seated() if i.prompt_left == 0))
         chunk_of = [i for i in self.seated() if i.prompt_left > 0]
         prefill_lane, prefill_tokens = -1, 0
         if chunk_of and (not decode or self.owed_us == 0):
             prefill_lane = chunk_of[0].lane
             prefill_tokens = min(chunk_of[0].prompt_left, self.limits.chunk_tokens_max)
-        releases, self.ended_lanes = tuple(self.ended_lanes), []
-        self.last = Round(releases, tuple(admissions), prefill_lane, prefill_tokens, decode)
+        self.last = Round(prefill_lane, prefill_tokens, decode)
         return self.last
 
     def round_done(self, duration_us: int) -> None:
@@ -82,3 +93,4 @@ class NaiveScheduler:
         self.owed_us = int(duration_us * share / (100 - share))
         (item,) = (i for i in self.seated() if i.lane == self.last.prefill_lane)
         item.prompt_left -= self.last.prefill_tokens
+        item.computed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from array import array
 from collections import Counter
@@ -12,6 +13,7 @@ from ignis.engine import (
     EngineService,
     Fact,
     FinishReason,
+    Mark,
     RefusalReason,
     RequestClass,
     RoundStats,
@@ -99,12 +101,20 @@ class GatedEngine(ReferenceEngine):
         return super().round(prefill_lane, prefill_tokens, decode_lanes, decode_count, out)
 
 
-def make_engine(lanes_max: int = 2, pages_total: int = 8) -> ReferenceEngine:
-    return ReferenceEngine(lanes_max, pages_total, chunk_tokens_max=16)
+def make_engine(
+    lanes_max: int = 2, pages_total: int = 8, *, slots: int = 0, ram_windows: int = 0
+) -> ReferenceEngine:
+    return ReferenceEngine(
+        lanes_max, pages_total, chunk_tokens_max=16, retained_slots=slots, ram_windows=ram_windows
+    )
 
 
-def make_gated(lanes_max: int = 2, pages_total: int = 8) -> GatedEngine:
-    return GatedEngine(lanes_max, pages_total, chunk_tokens_max=16)
+def make_gated(
+    lanes_max: int = 2, pages_total: int = 8, *, slots: int = 0, ram_windows: int = 0
+) -> GatedEngine:
+    return GatedEngine(
+        lanes_max, pages_total, chunk_tokens_max=16, retained_slots=slots, ram_windows=ram_windows
+    )
 
 
 def make_service(
@@ -128,6 +138,7 @@ def request(
     request_id: str = "r",
     logprobs: int | None = None,
     request_class: RequestClass = "interactive",
+    marks: tuple[Mark, ...] = (),
 ) -> SequenceRequest:
     return SequenceRequest(
         request_id,
@@ -136,6 +147,7 @@ def request(
         SamplingParams(temperature=0.0, logprobs=logprobs),
         stop_ids,
         request_class,
+        marks,
     )
 
 
@@ -154,3 +166,11 @@ async def read(stream: Stream) -> tuple[list[int], str | None, str | None]:
         tokens += [token.token for token in batch.tokens]
         reason, error = batch.finish_reason, batch.error
     return tokens, reason, error
+
+
+async def until(condition: object, timeout_s: float = 10.0) -> None:
+    """Wait for a callable to be true; what it waits for is a thread's doing."""
+    assert callable(condition)
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.001)

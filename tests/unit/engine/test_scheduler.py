@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ignis.admission.rank import Rank, RequestClass
+from ignis.engine.actions import Admit, Release
 from ignis.engine.errors import QueueFull
-from ignis.engine.scheduler import Admission, Round, Scheduler, SchedulerLimits
+from ignis.engine.scheduler import Round, SchedulerLimits
+from tests.unit.engine.counting_view import Counted
 
 
 def limits(
@@ -40,8 +42,8 @@ class Work:
 
 def run(limits: SchedulerLimits, script: list[Work], duration_us: int = 100) -> list[Round]:
     """Play the script to its end; each sequence ends at its cap."""
-    scheduler = Scheduler(limits)
-    in_lane: dict[int, int] = {}
+    counted = Counted(limits)
+    scheduler, in_lane = counted.scheduler, counted.view.keys
     rounds: list[Round] = []
     arrivals = sorted(range(len(script)), key=lambda key: script[key].arrives)
     now = 0
@@ -51,13 +53,13 @@ def run(limits: SchedulerLimits, script: list[Work], duration_us: int = 100) -> 
             work = script[key]
             work.ahead = list(in_lane.values())
             work.submitted_round = now
-            work.rank = scheduler.submit(key, work.request_class, work.prompt_tokens, work.pages)
+            rank = counted.submit(key, work.request_class, work.prompt_tokens, work.pages)
+            assert isinstance(rank, Rank)
+            work.rank = rank
+        for action in counted.act():
+            if isinstance(action, Admit):
+                script[action.key].admitted_round = now
         decided = scheduler.next_round()
-        for lane in decided.releases:
-            in_lane.pop(lane, None)
-        for key, lane, _ in decided.admissions:
-            in_lane[lane] = key
-            script[key].admitted_round = now
         if decided.runs:
             rounds.append(decided)
             sampled = list(decided.decode_lanes)
@@ -71,11 +73,10 @@ def run(limits: SchedulerLimits, script: list[Work], duration_us: int = 100) -> 
                 key = in_lane[lane]
                 script[key].generated += 1
                 if script[key].generated == script[key].tokens_max:
-                    scheduler.end(key)
-                    del in_lane[lane]
+                    counted.end(key)
         now += 1
         assert now < 100_000, "the script does not end"
-    assert scheduler.pages_free == limits.pages_total
+    assert counted.view.pages_free() == limits.pages_total
     return rounds
 
 
@@ -128,37 +129,60 @@ def test_a_wait_is_bounded_by_the_work_of_those_ahead(
 
 
 def test_a_blocked_head_is_not_passed_by_what_would_fit() -> None:
-    scheduler = Scheduler(limits(lanes=4, pages=8))
-    scheduler.submit(0, "interactive", 1, 6)
-    assert scheduler.next_round().admissions == (Admission(0, 0, 6),)
-    scheduler.submit(1, "interactive", 1, 8)
-    scheduler.submit(2, "interactive", 1, 1)
-    assert scheduler.next_round().admissions == ()
-    scheduler.end(0)
-    decided = scheduler.next_round()
-    assert (decided.releases, decided.admissions) == ((0,), (Admission(1, 0, 8),))
+    counted = Counted(limits(lanes=4, pages=8))
+    counted.submit(0, "interactive", 1, 6)
+    assert counted.act() == [Admit(0, 0, 6, -1)]
+    counted.run()
+    counted.submit(1, "interactive", 1, 8)
+    counted.submit(2, "interactive", 1, 1)
+    assert counted.act() == []
+    counted.end(0)
+    assert counted.act() == [Admit(1, 0, 8, -1)]
 
 
 def test_an_interactive_request_passes_waiting_agents_but_no_running_one() -> None:
-    scheduler = Scheduler(limits(lanes=1))
+    counted = Counted(limits(lanes=1))
     for key in range(3):
-        scheduler.submit(key, "agent", 1, 1)
-    assert scheduler.next_round().admissions[0].key == 0
-    scheduler.submit(3, "interactive", 1, 1)
-    assert scheduler.next_round().admissions == ()
-    scheduler.end(0)
-    assert scheduler.next_round().admissions[0].key == 3
+        counted.submit(key, "agent", 1, 1)
+    assert counted.act() == [Admit(0, 0, 1, -1)]
+    counted.run()
+    counted.submit(3, "interactive", 1, 1)
+    assert counted.act() == []
+    counted.end(0)
+    assert counted.act() == [Admit(3, 0, 1, -1)]
+
+
+def test_what_has_computed_nothing_lets_go_of_its_lane_for_who_ranks_above() -> None:
+    """Nothing is lost by that, so it needs no tier to go to."""
+    counted = Counted(limits(lanes=1))
+    counted.submit(0, "agent", 4, 2)
+    assert counted.act() == [Admit(0, 0, 2, -1)]
+    counted.submit(1, "interactive", 1, 1)
+    assert counted.act() == [Release(0), Admit(1, 0, 1, -1)]
+    counted.end(1)
+    assert counted.act() == [Admit(0, 0, 2, -1)]
+    assert counted.run().prefill_tokens == 4
+
+
+def test_nobody_lets_go_of_a_lane_where_that_is_not_enough() -> None:
+    counted = Counted(limits(lanes=2, pages=8))
+    counted.submit(0, "interactive", 1, 5)
+    counted.submit(1, "agent", 1, 2)
+    counted.act()
+    counted.run()
+    counted.submit(2, "interactive", 1, 4)
+    assert counted.act() == []
 
 
 def test_an_interactive_prompt_passes_a_half_done_agent_prompt() -> None:
-    scheduler = Scheduler(limits(lanes=2, chunk=4))
-    scheduler.submit(0, "agent", 100, 2)
-    assert scheduler.next_round().prefill_lane == 0
-    scheduler.round_done(1)
-    scheduler.submit(1, "interactive", 4, 1)
-    assert scheduler.next_round().prefill_lane == 1
-    scheduler.round_done(1)
-    decided = scheduler.next_round()
+    counted = Counted(limits(lanes=2, chunk=4))
+    counted.submit(0, "agent", 100, 2)
+    assert counted.next_round().prefill_lane == 0
+    counted.scheduler.round_done(1)
+    counted.submit(1, "interactive", 4, 1)
+    assert counted.next_round().prefill_lane == 1
+    counted.scheduler.round_done(1)
+    decided = counted.next_round()
     assert (decided.prefill_lane, decided.decode_lanes) == (0, (1,))
 
 
@@ -170,46 +194,43 @@ def test_a_request_that_fills_the_pool_runs() -> None:
 
 
 def test_the_queue_holds_queue_max_beyond_the_lanes() -> None:
-    scheduler = Scheduler(limits(lanes=2, queue=3))
+    counted = Counted(limits(lanes=2, queue=3))
     for key in range(5):
-        scheduler.submit(key, "interactive", 1, 1)
+        counted.submit(key, "interactive", 1, 1)
     with pytest.raises(QueueFull) as refused:
-        scheduler.submit(5, "interactive", 1, 1)
+        counted.submit(5, "interactive", 1, 1)
     assert (refused.value.open_count, refused.value.open_max) == (5, 5)
-    scheduler.end(4)
-    scheduler.submit(5, "interactive", 1, 1)
+    counted.end(4)
+    counted.submit(5, "interactive", 1, 1)
 
 
 @pytest.mark.parametrize("state", ["waiting", "seated", "half prefilled", "decoding"])
 def test_what_ends_gives_back_its_lane_and_pages_by_the_next_round(state: str) -> None:
-    scheduler = Scheduler(limits(lanes=1, pages=4, chunk=2))
-    scheduler.submit(0, "interactive", 4, 4)
-    for _ in range(["waiting", "seated", "half prefilled", "decoding"].index(state)):
-        scheduler.next_round()
-        scheduler.round_done(1)
-    if state == "seated":
-        scheduler.next_round()
-    scheduler.submit(1, "interactive", 1, 4)
-    scheduler.end(0)
-    decided = scheduler.next_round()
-    assert decided.releases == (() if state == "waiting" else (0,))
-    assert decided.admissions == (Admission(1, 0, 4),)
+    counted = Counted(limits(lanes=1, pages=4, chunk=2))
+    counted.submit(0, "interactive", 4, 4)
+    if state != "waiting":
+        counted.act()
+    for _ in range(["waiting", "seated", "half prefilled", "decoding"].index(state) - 1):
+        counted.run()
+    counted.submit(1, "interactive", 1, 4)
+    counted.end(0)
+    assert counted.view.pages_free() == 4
+    assert counted.act() == [Admit(1, 0, 4, -1)]
 
 
 def test_every_round_decodes_every_ready_lane() -> None:
     """So a decoding lane waits one round, with one chunk in it, for its next token."""
-    scheduler = Scheduler(limits(lanes=4, pages=100, chunk=4))
+    counted = Counted(limits(lanes=4, pages=100, chunk=4))
     for key in range(3):
-        scheduler.submit(key, "interactive", 4, 1)
-        scheduler.next_round()
-        scheduler.round_done(1)
-    scheduler.submit(3, "interactive", 10_000, 90)
+        counted.submit(key, "interactive", 4, 1)
+        counted.run()
+    counted.submit(3, "interactive", 10_000, 90)
     for _ in range(2_500):
-        decided = scheduler.next_round()
+        decided = counted.next_round()
         assert decided.decode_lanes == (0, 1, 2)
         assert decided.prefill_tokens == 4
-        scheduler.round_done(1)
-    assert scheduler.next_round().decode_lanes == (0, 1, 2, 3)
+        counted.scheduler.round_done(1)
+    assert counted.next_round().decode_lanes == (0, 1, 2, 3)
 
 
 @settings(deadline=None)
@@ -220,15 +241,14 @@ def test_every_round_decodes_every_ready_lane() -> None:
 def test_decode_gets_its_share_and_prefill_waits_no_longer(
     share: int, durations: list[int]
 ) -> None:
-    scheduler = Scheduler(limits(lanes=2, pages=100, chunk=1, share=share))
-    scheduler.submit(0, "interactive", 1, 1)
-    scheduler.next_round()
-    scheduler.round_done(0)
-    scheduler.submit(1, "interactive", 1_000, 90)
+    counted = Counted(limits(lanes=2, pages=100, chunk=1, share=share))
+    counted.submit(0, "interactive", 1, 1)
+    counted.run(0)
+    counted.submit(1, "interactive", 1_000, 90)
     owed_us = waited_us = 0
     last_us = 0  # of the last round without a chunk
     for duration_us in durations:
-        decided = scheduler.next_round()
+        decided = counted.next_round()
         if decided.prefill_lane >= 0:
             assert waited_us >= owed_us, "a chunk came before its time"
             assert waited_us - last_us < max(owed_us, 1), "a chunk came later than it might"
@@ -237,51 +257,47 @@ def test_decode_gets_its_share_and_prefill_waits_no_longer(
         else:
             waited_us += duration_us
             last_us = duration_us
-        scheduler.round_done(duration_us)
+        counted.scheduler.round_done(duration_us)
 
 
 def test_prefill_does_not_wait_where_nobody_decodes() -> None:
-    scheduler = Scheduler(limits(lanes=2, pages=100, chunk=1, share=99))
-    scheduler.submit(0, "interactive", 1_000, 90)
+    counted = Counted(limits(lanes=2, pages=100, chunk=1, share=99))
+    counted.submit(0, "interactive", 1_000, 90)
     for _ in range(1_000):
-        assert scheduler.next_round().prefill_lane == 0
-        scheduler.round_done(50_000)
-    assert scheduler.next_round().decode_lanes == (0,)
+        assert counted.next_round().prefill_lane == 0
+        counted.scheduler.round_done(50_000)
+    assert counted.next_round().decode_lanes == (0,)
 
 
 def test_a_decision_can_be_made_again_after_a_sequence_was_refused() -> None:
-    scheduler = Scheduler(limits(lanes=1))
-    scheduler.submit(0, "interactive", 4, 1)
-    scheduler.submit(1, "interactive", 3, 1)
-    assert scheduler.next_round().admissions == (Admission(0, 0, 1),)
-    scheduler.end(0)
-    decided = scheduler.next_round()
-    assert (decided.releases, decided.admissions) == ((0,), (Admission(1, 0, 1),))
+    counted = Counted(limits(lanes=1))
+    counted.submit(0, "interactive", 4, 1)
+    counted.submit(1, "interactive", 3, 1)
+    assert counted.act() == [Admit(0, 0, 1, -1)]
+    counted.end(0)
+    decided = counted.next_round()
     assert (decided.prefill_lane, decided.prefill_tokens) == (0, 3)
 
 
 def test_a_round_with_a_thousand_waiting_costs_under_100_us() -> None:
     generator = random.Random(7)
-    scheduler = Scheduler(limits(lanes=8, pages=64, chunk=512, queue=1_000, share=25))
+    counted = Counted(limits(lanes=8, pages=64, chunk=512, queue=1_000, share=25))
     keys = iter(range(10**9))
 
     def arrive() -> None:
         request_class: RequestClass = generator.choice(["interactive", "agent"])
         prompt_tokens = generator.randint(1, 2_000)
-        scheduler.submit(next(keys), request_class, prompt_tokens, generator.randint(1, 16))
+        counted.submit(next(keys), request_class, prompt_tokens, generator.randint(1, 16))
 
     for _ in range(1_008):
         arrive()
-    seated: dict[int, int] = {}
     costs_us = []
     for _ in range(2_000):
         begin = time.perf_counter()
-        decided = scheduler.next_round()
-        scheduler.round_done(1_000)
+        counted.run(1_000)
         costs_us.append((time.perf_counter() - begin) * 1e6)
-        seated.update({lane: key for key, lane, _ in decided.admissions})
         if generator.random() < 0.2:
-            scheduler.end(seated.pop(generator.choice(list(seated))))
+            counted.end(generator.choice(list(counted.view.keys.values())))
             arrive()
-    assert scheduler.waiting_count > 990
+    assert counted.scheduler.waiting_count > 990
     assert statistics.median(costs_us) < 100

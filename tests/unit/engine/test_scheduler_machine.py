@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ignis.admission import RequestClass
 from ignis.engine.errors import QueueFull
-from ignis.engine.scheduler import Round, Scheduler, SchedulerLimits
+from ignis.engine.scheduler import SchedulerLimits
+from tests.unit.engine.counting_view import Counted
 from tests.unit.engine.naive_scheduler import NaiveScheduler
 
 
@@ -25,10 +26,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
     )
     def start(self, limits: SchedulerLimits) -> None:
-        self.real = Scheduler(limits)
+        self.real = Counted(limits)
         self.twin = NaiveScheduler(limits)
         self.keys = 0
-        self.lanes_held: dict[int, int] = {}  # lane -> key, as an engine that obeys would hold it
         self.round_open = False
 
     @rule(agent=st.booleans(), prompt_tokens=st.integers(1, 7), pages=st.integers(1, 6))
@@ -54,55 +54,42 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def decide(self) -> None:
-        decided, expected = self.real.next_round(), self.twin.next_round()
-        assert decided == expected
-        self.obey(decided)
+        assert self.real.act() == self.twin.act()
+        decided = self.real.scheduler.next_round()
+        assert decided == self.twin.next_round()
+        lanes = [*decided.decode_lanes, decided.prefill_lane]
+        assert len(set(lanes)) == len(lanes), "a lane is once in a round"
         self.round_open = decided.runs
 
     @precondition(lambda self: self.round_open)
     @rule(duration_us=st.integers(0, 2000))
     def run(self, duration_us: int) -> None:
-        self.real.round_done(duration_us)
+        self.real.scheduler.round_done(duration_us)
         self.twin.round_done(duration_us)
         self.round_open = False
-
-    def obey(self, decided: Round) -> None:
-        """Carry it out as an engine would, which refuses a lane twice."""
-        for lane in decided.releases:
-            del self.lanes_held[lane]
-        for key, lane, _ in decided.admissions:
-            assert lane not in self.lanes_held, "a lane is released before it is given again"
-            self.lanes_held[lane] = key
-        lanes = [*decided.decode_lanes, decided.prefill_lane]
-        assert len(set(lanes)) == len(lanes), "a lane is once in a round"
-        assert {lane for lane in lanes if lane >= 0} <= self.lanes_held.keys()
-        seated = {item.key for item in self.twin.seated()}
-        assert set(self.lanes_held.values()) == seated
 
     @invariant()
     def counts_agree(self) -> None:
         if not hasattr(self, "real"):
             return
-        assert self.real.pages_free == self.twin.pages_free()
-        assert 0 <= self.real.pages_free <= self.real.limits.pages_total
-        assert self.real.open_count == len(self.twin.items)
-        assert self.real.running_count == len(self.twin.seated())
-        assert self.real.waiting_count == len(self.twin.waiting())
-        assert self.real.has_work == bool(self.twin.items or self.twin.ended_lanes)
+        scheduler, view = self.real.scheduler, self.real.view
+        assert view.keys == {item.lane: item.key for item in self.twin.seated()}
+        assert view.pages_free() == self.twin.pages_free()
+        assert scheduler.open_count == len(self.twin.items)
+        assert scheduler.running_count == len(self.twin.seated())
+        assert scheduler.waiting_count == len(self.twin.waiting())
+        assert scheduler.has_work or not self.twin.items
 
     def teardown(self) -> None:
         """Everything ends: nothing is left over."""
         if not hasattr(self, "real"):
             return
         for item in list(self.twin.items):
-            self.end_one(item.key)
-        assert not self.real.next_round().runs
-        assert self.real.pages_free == self.real.limits.pages_total
-        assert not self.real.has_work
-
-    def end_one(self, key: int) -> None:
-        self.real.end(key)
-        self.twin.end(key)
+            self.real.end(item.key)
+        assert self.real.act() == []
+        assert not self.real.scheduler.next_round().runs
+        assert self.real.view.pages_free() == self.real.limits.pages_total
+        assert not self.real.scheduler.has_work
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase

@@ -18,15 +18,8 @@ from tests.unit.engine.recorder import (
     make_service,
     read,
     request,
+    until,
 )
-
-
-async def until(condition: object, timeout_s: float = 10.0) -> None:
-    """Wait for a callable to be true; what it waits for is a thread's doing."""
-    assert callable(condition)
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_a_stream_gives_the_text_and_then_its_finish_reason() -> None:
@@ -286,10 +279,10 @@ async def test_a_sequence_that_the_engine_will_not_seat_fails_alone(
     engine = make_engine(lanes_max=2)
     admit = engine.admit
 
-    def refuse_13(lane: int, prompt: object, pages: int, sampling: object) -> None:
-        if 13 in prompt:  # type: ignore[operator]
+    def refuse_13(lane: int, tokens: object, *rest: object) -> None:
+        if 13 in tokens:  # type: ignore[operator]
             raise ValueError("thirteen")
-        admit(lane, prompt, pages, sampling)  # type: ignore[arg-type]
+        admit(lane, tokens, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "admit", refuse_13)
     asked = [request(prompt=(at, 5)) for at in (12, 13, 14, 13, 15)]

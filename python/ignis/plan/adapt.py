@@ -45,9 +45,7 @@ def adapt(ask: Ask, sizes_of: SizesOf) -> tuple[Ask, tuple[Step, ...]]:
         return ask, ()
     beside = _lower_host(ask, sizes_of)
     result = cut(beside, sizes_of(beside))
-    # With a named budget the host lines get what the device leaves; else nothing helps them more.
-    beyond = not result.host_fits and (ask.budget_bytes is None or not ask.shares_memory)
-    if result.fits or beyond:
+    if result.fits or not result.host_fits:  # nothing else helps the host lines
         return beside, _steps(ask, beside, first)
     may_context = "model.max_context" not in ask.named
     may_lanes = "model.lanes" not in ask.named
@@ -74,9 +72,12 @@ def adapt(ask: Ask, sizes_of: SizesOf) -> tuple[Ask, tuple[Step, ...]]:
 def _lower_host(ask: Ask, sizes_of: SizesOf) -> Ask:
     """The ask with less in host memory, as far as that is what is short."""
 
+    first = cut(ask, sizes_of(ask))
+    gives_budget = ask.shares_memory and first.budget < ask.budget
+
     def enough(lowered: Ask) -> bool:
         result = cut(lowered, sizes_of(lowered))
-        device = result.needed_bytes <= result.budget or not ask.shares_memory
+        device = result.needed_bytes <= result.budget or not gives_budget
         return device and result.host_fits
 
     window = sizes_of(ask).window_bytes

@@ -75,8 +75,8 @@ class Ask:
 
     @property
     def budget(self) -> int:
-        """The bytes that the device's lines may take, before a derived budget gives up to the host
-        lines what they take of the same memory."""
+        """The bytes that the device's lines may take, before host lines take theirs of the same
+        memory."""
         if self.budget_bytes is not None:
             return self.budget_bytes
         return max(0, self.free_bytes - self.headroom_bytes)
@@ -172,16 +172,15 @@ def cut(ask: Ask, sizes: Sizes) -> Cut:
     """Cut the budget: the fixed lines first, then the pool takes the rest or what was named."""
     host_lines = ask.host_lines(sizes)
     budget = ask.budget
-    if ask.shares_memory and ask.budget_bytes is None:
-        budget = max(0, budget - sum(count for _, count in host_lines))
-    least, pages, floor = _pages(ask, sizes, budget)
-    if not ask.shares_memory:
-        available, margin = ask.host_free_bytes or 0, ask.host_margin_bytes
-    elif ask.budget_bytes is None:
-        available, margin = ask.free_bytes, ask.headroom_bytes
+    if ask.host_free_bytes is not None:
+        available, margin = ask.host_free_bytes, ask.host_margin_bytes
     else:
-        device = sizes.fixed_bytes + max(pages, least) * sizes.kv_page_bytes
-        available, margin = max(0, ask.free_bytes - device), 0
+        derived = ask.budget_bytes is None
+        available, margin = ask.free_bytes, ask.headroom_bytes if derived else 0
+        left = max(0, available - margin - sum(count for _, count in host_lines))
+        if derived or not ask.allow_oversubscription:
+            budget = min(budget, left)
+    least, pages, floor = _pages(ask, sizes, budget)
     return Cut(
         sizes=sizes,
         budget=budget,

@@ -218,7 +218,7 @@ def plan_ask(ask: Ask, model: Model, device: Device, sizes_of: SizesOf) -> Plan:
         if not result.host_fits:
             reasons.append(
                 f"the host lines' {exact(result.host_bytes)} are more than the "
-                f"{exact(result.host_available_bytes)} that the device's lines leave"
+                f"{exact(result.host_available_bytes)} free"
             )
         result = replace(result, pages=max(result.pages, result.least_pages))
     plan = _freeze(ask, adapted, result, model, device)

@@ -278,15 +278,8 @@ def _budget_changed(ask: Ask, sizes_of: SizesOf) -> Iterator[Suggestion]:
             yield Suggestion(
                 "vram.headroom_bytes", _size(ask.headroom_bytes), _size(headroom), freed
             )
-        return
-    # A larger one for the device's lines, or a smaller one that leaves room to the host's.
-    for budget in (need, ask.free_bytes - host):
-        if (budget > ask.budget) == (budget == need) and starts(
-            replace(ask, budget_bytes=budget), sizes_of
-        ):
-            gives = abs(budget - ask.budget)
-            yield Suggestion("vram.budget_bytes", _size(ask.budget), _size(budget), gives)
-            return
+    elif ask.budget < need and starts(replace(ask, budget_bytes=need), sizes_of):
+        yield Suggestion("vram.budget_bytes", _size(ask.budget), _size(need), need - ask.budget)
 
 
 def _margin_lowered(ask: Ask, sizes_of: SizesOf) -> Iterator[Suggestion]:

@@ -275,6 +275,15 @@ def _table(*columns: str) -> Table:
 
 def _budget_sentence(plan: Plan) -> str:
     if plan.mode == "explicit":
+        if (
+            plan.host.shared
+            and plan.budget_bytes + plan.host.total_bytes == plan.host.available_bytes
+        ):
+            return (
+                f"Budget {exact(plan.budget_bytes)}: what {human(plan.host.total_bytes)} of host "
+                f"lines leave of {human(plan.free_at_start_bytes)} free; vram.budget_bytes names "
+                "more."
+            )
         return (
             f"Budget {exact(plan.budget_bytes)}, as named by vram.budget_bytes; "
             f"{human(plan.free_at_start_bytes)} are free."

@@ -148,11 +148,16 @@ def test_a_named_arena_that_crosses_is_named_with_what_would_fit() -> None:
     assert plan_of(free=8 * GIB, reuse__kv_host_pool_bytes=fits).retained_host_slots >= 0
 
 
-def test_with_an_explicit_budget_the_host_lines_take_what_the_device_leaves() -> None:
+def test_with_an_explicit_budget_both_plans_stay_within_what_is_free() -> None:
+    assert plan_of(free=8 * GIB, vram__budget_bytes="3G").budget_bytes == 3 * GIB
     plan = plan_of(free=4 * GIB, vram__budget_bytes="3G")
-    assert plan.budget_bytes == 3 * GIB
-    assert plan.total_bytes + plan.host.total_bytes <= 4 * GIB
-    refusal = refusal_of(free=4 * GIB, vram__budget_bytes="4G", reuse__kv_host_pool_bytes="4G")
+    assert plan.kv_ram_bytes == 2 * GIB
+    assert plan.budget_bytes == 4 * GIB - plan.host.total_bytes
+    plan = plan_of(free=4 * GIB, vram__budget_bytes="4G", reuse__kv_host_pool_bytes="3900M")
+    assert list(lowered(plan)) == ["reuse.retained_host", "model.max_context", "model.lanes"]
+    short = plan_of(free=8 * GIB, vram__budget_bytes="230M")
+    assert set(lowered(short)) == {"model.max_context"}  # KV-RAM is no part of that budget
+    refusal = refusal_of(free=4 * GIB, vram__budget_bytes="4G", reuse__kv_host_pool_bytes="5G")
     assert refusal.plan == "host"
 
 

@@ -13,6 +13,7 @@ from ignis.engine import (
     EngineFailed,
     EngineOptions,
     EngineService,
+    Mark,
     QueueFull,
     SequenceRequest,
 )
@@ -30,16 +31,19 @@ SHAPE = Shape(
     vocab=101,
     seed=11,
 )
+HEAD = tuple(range(100))  # what prompts have in common
+TIERED = replace(SHAPE, retained_device=1, retained_host=2, ram_windows=6, disk_windows=12)
 CORES = [cores.native, cores.reference]
 
 
 @pytest.mark.parametrize("make_core", CORES)
+@pytest.mark.parametrize("shape", [SHAPE, TIERED])
 @pytest.mark.parametrize("seed", range(3))
 async def test_many_clients_get_their_text_and_every_outcome_is_counted(
-    make_core: CoreFactory, seed: int
+    make_core: CoreFactory, shape: Shape, seed: int
 ) -> None:
     draw = random.Random(seed)
-    core, recorder = make_core(SHAPE), Recorder()
+    core, recorder = make_core(shape), Recorder()
     options = EngineOptions(
         context_tokens_max=256,
         chunk_tokens_max=32,
@@ -50,7 +54,8 @@ async def test_many_clients_get_their_text_and_every_outcome_is_counted(
     seen: Counter[str] = Counter()
 
     async def client(name: int) -> None:
-        prompt = tuple(draw.randrange(101) for _ in range(draw.choice([1, 20, 63, 64, 65, 200])))
+        length = draw.choice([1, 20, 63, 64, 65, 200])
+        prompt = (*HEAD[: length // 2], *(draw.randrange(101) for _ in range(-(-length // 2))))
         stop_ids = frozenset(draw.sample(range(101), 2))
         asked = SequenceRequest(
             f"client {name}",
@@ -59,6 +64,7 @@ async def test_many_clients_get_their_text_and_every_outcome_is_counted(
             GREEDY,
             stop_ids,
             draw.choice(["interactive", "agent"]),
+            (Mark(64, "prefix"), Mark(length - 1, "checkpoint")),
         )
         kind = draw.choice(["fast", "slow", "leaves", "leaves at once"])
         text: list[int] = []
@@ -100,6 +106,8 @@ async def test_many_clients_get_their_text_and_every_outcome_is_counted(
     assert recorder.refused["queue_full"] == full
     assert recorder.submitted == 150
     assert core.engine.pages_free() == SHAPE.pages_total
+    assert core.engine.windows_free(0) == core.engine.windows_total(0)
+    assert (shape is TIERED) == any(fact.name == "retained_hit" for fact in recorder.facts)
 
 
 @pytest.mark.parametrize("make_core", CORES)

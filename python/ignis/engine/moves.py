@@ -51,12 +51,12 @@ class Moves:
         return action
 
     def match(self, seat: Seat, *, on_device: bool = False) -> Entry | None:
-        """The longest entry that its prompt begins with; its last prompt token is not matched."""
+        """What it may start from; the last token of its prompt is always computed."""
         ledger = self._board.ledger
         if seat.matched != ledger.version:
             seat.matched = ledger.version
             seat.match = None
-            if len(ledger.index):
+            if ledger.index:
                 position_max = seat.prompt_tokens - 1
                 seat.match = ledger.find(
                     seat.tokens, position_max, self.chain(seat), on_device=on_device

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 
-from ignis.reuse.entry import DEVICE, Entry
+from ignis.reuse.entry import Entry
 
 KEY_BYTES = 16
 
@@ -28,8 +28,9 @@ class Index:
         self.chain = chain
         self._entries: dict[bytes, list[Entry]] = {}
 
-    def __len__(self) -> int:
-        return sum(map(len, self._entries.values()))
+    def __bool__(self) -> bool:
+        """Whether there is anything to be found."""
+        return bool(self._entries)
 
     def __iter__(self) -> Iterator[Entry]:
         return (entry for entries in self._entries.values() for entry in entries)
@@ -56,26 +57,14 @@ class Index:
                 return entry
         return None
 
-    def longest(
-        self, tokens: array[int], position_max: int, chain: bytes, *, on_device: bool = False
-    ) -> Entry | None:
-        """The entry with the most tokens, `position_max` at most, that `tokens` begin with.
-
-        With `on_device`, only among those that have a retained slot.
-        """
+    def matches(self, tokens: array[int], position_max: int, chain: bytes) -> Iterator[Entry]:
+        """Entries of at most `position_max` tokens that `tokens` begin with, longest first."""
         if not self._entries:
-            return None
+            return
         for pages in range(position_max // self.page_tokens, -1, -1):
-            best: Entry | None = None
-            for entry in self._entries.get(page_keys(chain, pages), ()):
-                position = entry.position
-                if (
-                    position <= position_max
-                    and (best is None or position > best.position)
-                    and (not on_device or entry.copies[DEVICE] >= 0)
-                    and entry.tokens == tokens[:position]
-                ):
-                    best = entry
-            if best is not None:
-                return best
-        return None
+            found = [
+                entry
+                for entry in self._entries.get(page_keys(chain, pages), ())
+                if entry.position <= position_max and entry.tokens == tokens[: entry.position]
+            ]
+            yield from sorted(found, key=lambda entry: -entry.position)

@@ -20,6 +20,10 @@ from ignis.reuse.entry import DEVICE, DISK, KV_RAM, Entry, Kind
 from ignis.reuse.index import Index
 from ignis.reuse.order import disk_order, kv_ram_order, slot_order
 
+# By place: an image is claimed if at least one in so many of its tokens is saved by that. Copying
+# from memory is some hundred times as fast as computing, reading a disk some ten times.
+WORTH = (1, 32, 8)
+
 
 class Ledger:
     """Entries by content and by place. `chain` hashes whole pages, see `ignis.reuse.index`."""
@@ -65,8 +69,25 @@ class Ledger:
     def find(
         self, tokens: array[int], position_max: int, chain: bytes, *, on_device: bool = False
     ) -> Entry | None:
-        """The longest entry that `tokens` begin with, see `Index.longest`."""
-        return self.index.longest(tokens, position_max, chain, on_device=on_device)
+        """What a sequence of `tokens` starts from: at most `position_max` of them, the more the
+        better. With `on_device`, only what has a slot.
+
+        An image is worth its copy only if it saves a fair share of what is copied beside what a
+        faster place has.
+        """
+        best: Entry | None = None
+        for entry in self.index.matches(tokens, position_max, chain):
+            place = entry.fastest
+            if on_device and place != DEVICE:
+                continue
+            if best is None or (
+                place < best.fastest
+                and (best.position - entry.position) * WORTH[best.fastest] < best.position
+            ):
+                best = entry
+            if best.fastest == DEVICE:
+                break
+        return best
 
     def touch(self, entry: Entry, now_us: int) -> None:
         """It was of use now."""

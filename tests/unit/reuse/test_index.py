@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,35 +29,20 @@ def filled(known: list[array[int]]) -> Index:
     return index
 
 
-def naive(index: Index, tokens: array[int], fits: Callable[[Entry], bool]) -> Entry | None:
-    return max(
+@given(known=st.lists(TOKENS, max_size=12), tokens=TOKENS)
+def test_all_that_a_prompt_begins_with_is_found_longest_first(
+    known: list[array[int]], tokens: array[int]
+) -> None:
+    index = filled(known)
+    naive = sorted(
         (
-            entry
-            for entry in index
-            if entry.tokens == tokens[: entry.position] and entry.position < len(tokens)
-            if fits(entry)
+            one
+            for one in index
+            if one.tokens == tokens[: one.position] and one.position < len(tokens)
         ),
-        key=lambda entry: entry.position,
-        default=None,
+        key=lambda e: -e.position,
     )
-
-
-@given(known=st.lists(TOKENS, max_size=12), tokens=TOKENS)
-def test_the_longest_that_a_prompt_begins_with_is_found(
-    known: list[array[int]], tokens: array[int]
-) -> None:
-    index = filled(known)
-    found = index.longest(tokens, len(tokens) - 1, chain(tokens))
-    assert found is naive(index, tokens, lambda entry: True)
-
-
-@given(known=st.lists(TOKENS, max_size=12), tokens=TOKENS)
-def test_on_the_device_only_what_has_a_slot_is_found(
-    known: list[array[int]], tokens: array[int]
-) -> None:
-    index = filled(known)
-    found = index.longest(tokens, len(tokens) - 1, chain(tokens), on_device=True)
-    assert found is naive(index, tokens, lambda entry: entry.copies[0] >= 0)
+    assert list(index.matches(tokens, len(tokens) - 1, chain(tokens))) == naive
 
 
 @given(known=st.lists(TOKENS, min_size=1, max_size=12), data=st.data())
@@ -69,19 +53,20 @@ def test_what_was_removed_is_found_no_more(known: list[array[int]], data: st.Dat
     assert index.exact(entry.tokens, position, chain(entry.tokens)) is entry
     index.remove(entry)
     assert index.exact(entry.tokens, position, chain(entry.tokens)) is None
-    assert len(index) == len({bytes(tokens) for tokens in known}) - 1
+    assert len(list(index)) == len({bytes(tokens) for tokens in known}) - 1
+    assert bool(index) == bool(list(index))
 
 
 def test_equal_hashes_of_other_tokens_are_no_match() -> None:
     index = filled([array("I", [1, 1, 1, 0])])
     other = array("I", [0, 1, 1, 1, 5])
     assert chain(other) == chain(array("I", [1, 1, 1, 0]))
-    assert index.longest(other, 4, chain(other)) is None
+    assert list(index.matches(other, 4, chain(other))) == []
 
 
 def test_a_prompt_is_never_matched_to_its_last_token() -> None:
     tokens = array("I", [1, 0, 1, 0])
     index = filled([tokens])
-    assert index.longest(tokens, len(tokens) - 1, chain(tokens)) is None
+    assert list(index.matches(tokens, len(tokens) - 1, chain(tokens))) == []
     longer = array("I", [*tokens, 1])
-    assert index.longest(longer, len(longer) - 1, chain(longer)) is not None
+    assert len(list(index.matches(longer, len(longer) - 1, chain(longer)))) == 1

@@ -94,7 +94,7 @@ def test_two_conversations_from_one_checkpoint_do_not_end_each_other() -> None:
     first = keep(ledger, 1)
     keep(ledger, 2, parent=first)
     keep(ledger, 3, parent=first)
-    assert len(ledger.index) == 3
+    assert len(list(ledger.index)) == 3
 
 
 def test_what_is_read_or_copied_is_not_given_up() -> None:
@@ -150,6 +150,44 @@ def test_without_kv_disk_nothing_is_to_be_saved() -> None:
     ledger = make()
     ledger.touch(keep(ledger, 1), 0)
     assert not ledger.unsaved
+
+
+def matched(*kept: tuple[int, int], prompt: int = 1_000) -> int:
+    """Tokens that a prompt starts from, of entries given as (tokens, place)."""
+    ledger = make(slots=8)
+    tokens = array("I", [5] * prompt)
+    for copy, (position, place) in enumerate(kept):
+        key = ledger.index.key_of(position, no_chain(tokens))
+        entry = ledger.enter(tokens[:position], "checkpoint", 0, key, 0)
+        ledger.hold(entry, place, copy)
+    found = ledger.find(tokens, prompt - 1, no_chain(tokens))
+    return 0 if found is None else found.position
+
+
+def test_the_longest_match_wins_wherever_it_lies_if_it_saves_enough() -> None:
+    assert matched() == 0
+    assert matched((999, DEVICE), (1_000, DEVICE)) == 999
+    assert matched((64, DISK)) == 64
+    assert matched((64, DEVICE), (960, DISK), (640, KV_RAM)) == 960
+    assert matched((64, DISK), (640, DEVICE)) == 640
+
+
+@pytest.mark.parametrize(("place", "share"), [(KV_RAM, 32), (DISK, 8)])
+def test_an_image_that_saves_little_beside_a_slot_is_not_copied(place: int, share: int) -> None:
+    saved = 960 // share
+    assert matched((960 - saved, DEVICE), (960, place)) == 960
+    assert matched((960 - saved + 1, DEVICE), (960, place)) == 960 - saved + 1
+
+
+def test_on_the_device_only_slots_are_matched() -> None:
+    ledger = make()
+    tokens = array("I", [5] * 200)
+    for position, place in ((150, KV_RAM), (64, DEVICE)):
+        key = ledger.index.key_of(position, no_chain(tokens))
+        ledger.hold(ledger.enter(tokens[:position], "prefix", 0, key, 0), place, 1)
+    found = ledger.find(tokens, 199, no_chain(tokens), on_device=True)
+    assert found is not None
+    assert found.position == 64
 
 
 def test_the_version_tells_when_a_match_may_differ() -> None:

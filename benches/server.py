@@ -39,9 +39,16 @@ class Answer:
     text: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
     outcome: str = "error"  # the finish reason, "cancelled", or "error"
     error: str | None = None
     token_times: list[float] = field(default_factory=list)
+
+    def count(self, usage: dict[str, Any]) -> None:
+        """Takes the tokens that the server says it used."""
+        self.prompt_tokens = usage["prompt_tokens"]
+        self.completion_tokens = usage["completion_tokens"]
+        self.cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
 
 
 class Server:
@@ -87,8 +94,7 @@ class Server:
         choice = content["choices"][0]
         answer.text = choice.get("text") or choice.get("message", {}).get("content") or ""
         answer.outcome = choice["finish_reason"]
-        answer.prompt_tokens = content["usage"]["prompt_tokens"]
-        answer.completion_tokens = content["usage"]["completion_tokens"]
+        answer.count(content["usage"])
         return answer
 
     async def stream(
@@ -127,8 +133,7 @@ class Server:
             if choice.get("finish_reason"):
                 answer.outcome = choice["finish_reason"]
         if usage := event.get("usage"):
-            answer.prompt_tokens = usage["prompt_tokens"]
-            answer.completion_tokens = usage["completion_tokens"]
+            answer.count(usage)
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -1,0 +1,260 @@
+"""A pool of two sequences, one conversation in front of it, six agents behind.
+
+Why: a server that recomputes or drops what it pushes aside shows it here, as lost work or as other
+text. The same requests run with KV-RAM, with KV-disk, with both and with neither; every answer is
+then asked again, alone, of a model that keeps nothing, and must have the same token ids.
+
+A run with a tier counts only if at least 50 sequences moved each way and 20 prompts were reused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benches import record
+from benches.replay import words
+from benches.scenarios.model import Asked, Run, loaded, percentiles
+from benches.scenarios.pressure_plot import plot
+from ignis.engine.api import SamplingParams
+
+CONTEXT = 2048
+SEQUENCES = 2  # that the pool holds
+SLOTS = 8
+AGENTS = 6
+AGENT_TOKENS = 1500
+TURNS = 10
+MOVES_LEAST, HITS_LEAST = 50, 20
+
+# Name, bytes of KV-RAM, bytes of KV-disk. "both" has room for one moved sequence in RAM.
+SETUPS = (
+    ("KV-RAM", "512M", "0"),
+    ("KV-disk", "0", "1G"),
+    ("both", "56M", "1G"),
+    ("neither", "0", "0"),
+)
+
+
+def options(model: str, kv_ram: str, kv_disk: str, folder: Path) -> dict[str, object]:
+    """The configuration of one setup."""
+    return {
+        "model.path": model,
+        "model.max_context": CONTEXT,
+        "model.lanes": 4,
+        "vram.kv_pool_bytes": f"{SEQUENCES * CONTEXT + SLOTS * 64}tok",
+        "reuse.retained_host": SLOTS,
+        "reuse.kv_host_pool_bytes": kv_ram,
+        "kv_disk.bytes": kv_disk,
+        "kv_disk.path": folder,
+        "kv_disk.margin_bytes": "1G",
+    }
+
+
+def alone_options(model: str) -> dict[str, object]:
+    """A model that keeps nothing of one request for the next."""
+    return {
+        "model.path": model,
+        "model.max_context": CONTEXT,
+        "model.lanes": 1,
+        "reuse.prompt": "off",
+        "reuse.kv_host_pool_bytes": "0",
+    }
+
+
+def sampling_of(draw: random.Random) -> SamplingParams:
+    """Greedy, or drawn with a seed and penalties."""
+    if draw.random() < 0.5:
+        return SamplingParams(temperature=0.0)
+    return SamplingParams(
+        temperature=0.8,
+        top_p=0.95,
+        seed=draw.getrandbits(32),
+        repetition_penalty=1.1,
+        frequency_penalty=0.2,
+    )
+
+
+async def conversation(run: Run, number: int, seed: int) -> None:
+    """Ten turns over one document of 1,000 tokens."""
+    draw = random.Random(f"conversation {number} {seed}")
+    messages = [{"role": "system", "content": words(draw, 700)}]
+    for _ in range(TURNS):
+        messages.append({"role": "user", "content": words(draw, 20)})
+        text = await run.chat(messages, sampling_of(draw), 32, "interactive")
+        messages.append({"role": "assistant", "content": text})
+        await asyncio.sleep(0.2)
+
+
+async def agent(run: Run, number: int, seed: int, over: asyncio.Event) -> None:
+    """Tasks of 1,500 tokens, with one follow-up each, until the conversations are over."""
+    task = 0
+    while not over.is_set() or task == 0:
+        draw = random.Random(f"agent {number} {task} {seed}")
+        instructions = words(random.Random(f"instructions {seed}"), 300)
+        text = words(draw, AGENT_TOKENS)
+        ids = run.model.tokenizer.encode(text)[: AGENT_TOKENS - 460]
+        messages = [
+            {"role": "system", "content": instructions},
+            {"role": "user", "content": run.model.tokenizer.decode(ids)},
+        ]
+        for _ in range(2):
+            text = await run.chat(messages, sampling_of(draw), 128, "agent")
+            messages.append({"role": "assistant", "content": text})
+            messages.append({"role": "user", "content": words(draw, 20)})
+        task += 1
+
+
+async def under_pressure(run: Run, conversations: int, seed: int) -> None:
+    """Six agents, and one conversation after another in front of them."""
+    over = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for number in range(AGENTS):
+            group.create_task(agent(run, number, seed, over))
+        await asyncio.sleep(1.0)
+        for number in range(conversations):
+            await conversation(run, number, seed)
+        over.set()
+
+
+async def references(model: str, asked: list[Asked]) -> dict[tuple[object, ...], tuple[int, ...]]:
+    """The answer to every question, each alone."""
+    found: dict[tuple[object, ...], tuple[int, ...]] = {}
+    async with loaded(alone_options(model)) as run:
+        for one in asked:
+            if one.question not in found:
+                answer = await run.ask(one.prompt, one.sampling, one.max_tokens, one.request_class)
+                found[one.question] = answer.ids
+    return found
+
+
+def summary(run: Run, tier_on: bool) -> dict[str, Any]:
+    """What one setup came to, without the comparison."""
+    facts = run.recorder.facts
+    interactive = [one.ttft_s for one in run.asked if one.request_class == "interactive"]
+    agents = [one.ttft_s for one in run.asked if one.request_class == "agent"]
+    moved = min(facts["evicted"], facts["resumed"])
+    return {
+        "requests": len(run.asked),
+        "failed": sum(one.outcome not in {"stop", "length"} for one in run.asked),
+        "seconds": round(run.recorder.rounds[-1][0], 2),
+        "moved_out": facts["evicted"],
+        "moved_in": facts["resumed"],
+        "given_up_in_kv_ram": facts["live_dropped"],
+        "tokens_prefilled_again": facts["prefilled_again"],
+        "retained_hits": facts["retained_hit"],
+        "retained_tokens": facts["retained_reused_tokens"],
+        "facts": dict(sorted(facts.items())),
+        "plan_allocations": run.recorder.rounds[-1][1].plan_allocations,
+        "first_token_interactive": percentiles(interactive),
+        "first_token_agents": percentiles(agents),
+        "token_gap_while_moving": percentiles(run.recorder.gaps_moving),
+        "token_gap_otherwise": percentiles(run.recorder.gaps_still),
+        "counts": not tier_on or (moved >= MOVES_LEAST and facts["retained_hit"] >= HITS_LEAST),
+    }
+
+
+async def run_setup(
+    model: str, setup: tuple[str, str, str], conversations: int, seed: int
+) -> tuple[dict[str, Any], Run]:
+    """One setup, with what it was seen to do."""
+    name, kv_ram, kv_disk = setup
+    with tempfile.TemporaryDirectory() as folder:
+        async with loaded(options(model, kv_ram, kv_disk, Path(folder))) as run:
+            await under_pressure(run, conversations, seed)
+    found = summary(run, tier_on=name != "neither")
+    print(f"{name}: {found['requests']} requests in {found['seconds']} s", file=sys.stderr)
+    return found, run
+
+
+async def _run(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Run]]:
+    setups, runs = {}, {}
+    for setup in SETUPS:
+        if arguments.setup and setup[0] not in arguments.setup:
+            continue
+        found, run = await run_setup(
+            arguments.model, setup, arguments.conversations, arguments.seed
+        )
+        setups[setup[0]], runs[setup[0]] = found, run
+    asked = [one for run in runs.values() for one in run.asked]
+    expected = await references(arguments.model, asked)
+    for name, run in runs.items():
+        wrong = sum(one.ids != expected[one.question] for one in run.asked)
+        setups[name]["wrong_answers"] = wrong
+    return setups, runs
+
+
+def passed(setups: dict[str, Any]) -> bool:
+    """Whether nothing was lost, and every setup counts."""
+    return all(
+        found["wrong_answers"] == 0
+        and found["failed"] == 0
+        and found["plan_allocations"] == 0
+        and found["counts"]
+        and not (name in {"KV-disk", "both"} and found["tokens_prefilled_again"])
+        for name, found in setups.items()
+    )
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The report for people."""
+    rows = [
+        "requests",
+        "failed",
+        "wrong_answers",
+        "seconds",
+        "moved_out",
+        "moved_in",
+        "given_up_in_kv_ram",
+        "tokens_prefilled_again",
+        "retained_hits",
+        "retained_tokens",
+        "plan_allocations",
+    ]
+    times = [
+        "first_token_interactive",
+        "first_token_agents",
+        "token_gap_while_moving",
+        "token_gap_otherwise",
+    ]
+    setups = found["setups"]
+    text = "# Pressure run\n\n" + record.conditions_markdown(found["conditions"])
+    text += "\n| | " + " | ".join(setups) + " |\n|---|" + "---:|" * len(setups) + "\n"
+    for row in rows:
+        cells = " | ".join(f"{one[row]:,}" for one in setups.values())
+        text += f"| {row.replace('_', ' ')} | {cells} |\n"
+    for row in times:
+        for part in ("p50_ms", "p99_ms", "max_ms"):
+            cells = " | ".join(
+                f"{one[row].get(part, float('nan')):,.1f}" for one in setups.values()
+            )
+            text += f"| {row.replace('_', ' ')}, {part.replace('_ms', '')}, ms | {cells} |\n"
+    return text + "\n![pool, KV-RAM, KV-disk and tokens over time](pressure.png)\n"
+
+
+def main() -> int:
+    """Runs every setup and writes the results; status 1 if an answer or any work was lost."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.scenarios.pressure", description=__doc__
+    )
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--conversations", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--setup", action="append", choices=[name for name, _, _ in SETUPS])
+    parser.add_argument("--out", type=Path, default=record.RESULTS, help="folder of the results")
+    arguments = parser.parse_args()
+    conditions = record.conditions("benches.scenarios.pressure")
+    setups, runs = asyncio.run(_run(arguments))
+    found = {"conditions": conditions, "setups": setups}
+    record.write("pressure", found, text := markdown(found), arguments.out)
+    plot({name: run.recorder for name, run in runs.items()}, arguments.out / "pressure.png")
+    print(text)
+    return 0 if passed(setups) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

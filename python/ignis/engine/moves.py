@@ -101,13 +101,15 @@ class Moves:
             # Its own match stands in its way: it goes on without.
             claim = head.match = None
             needed = head.pages
-        if needed > room:
-            return None
+        if needed > room or (transfers.out is not None and not transfers.out.optional):
+            return None  # what is on its way out makes room as well
         if seats.lane_free and view.pages_total - free > self._board.pages_held(seated):
             entry = self._board.ledger.worst_slot(claim, sharers_last=True)
             if entry is not None:
                 return self._give_up(entry, now_us)
-        if leaving is not None or not below:
+            if transfers.out is not None and transfers.out.gives_way(claim):
+                return None
+        if not below:
             return None
         return self._give_way(max(below, key=lambda seat: seat.rank), now_us)
 
@@ -138,7 +140,7 @@ class Moves:
                 if displaced is None:
                     continue
                 if transfers.out is not None:
-                    return transfers.abandon_copy() if transfers.out.optional else None
+                    return transfers.abandon_copy()
                 if displaced:
                     board.lose(displaced[0], tier + 1)
                     return transfers.next_drop()
@@ -164,7 +166,7 @@ class Moves:
             if displaced is None:
                 continue
             if transfers.out is not None:
-                return transfers.abandon_copy() if transfers.out.optional else None
+                return transfers.abandon_copy()
             if displaced:
                 board.lose(displaced[0], tier + 1)
                 return transfers.next_drop()

@@ -15,8 +15,8 @@ and arrives in a lane again. What is guaranteed, each of which a test holds it t
   So an agent request moves no interactive one and no older agent one. What gives way keeps its rank
   and, unless KV-RAM gives it up with KV-disk off, everything that it computed.
 - Progress. The best-ranked open sequence is never moved, and enters as soon as those that it cannot
-  move are done. A finite number of better-ranked requests delays anyone. Every return computes
-  something before its sequence moves again.
+  move, and the transfers under way, are done. A finite number of better-ranked requests delays
+  anyone. Every return computes something before its sequence moves again.
 - A running sequence has all the pages it will ever need; it is never stopped for want of room.
 - Every round decodes every ready lane, and carries at most one prefill chunk. So the longest wait
   between two tokens of a running lane is one round with one chunk in it.

@@ -53,6 +53,14 @@ class Out:
         """Whether nobody waits for it."""
         return self.seat is None and not self.then_drop
 
+    def gives_way(self, keep: Entry | None) -> bool:
+        """Have the slot that is copied dropped when that is done, if it is one, and not `keep`."""
+        entry = self.entry
+        if entry is None or entry is keep or entry.copies[DEVICE] < 0:
+            return False
+        self.then_drop = True
+        return True
+
 
 class Transfers:
     """The two channels."""

@@ -207,6 +207,25 @@ def test_no_more_is_given_up_than_is_needed() -> None:
     assert stage.facts["retained_discard device"] == 1
 
 
+def test_a_slot_that_is_being_copied_gives_way_before_anyone_moves() -> None:
+    stage = Stage(lanes=2, pages=8, slots=1, disk=30)
+    stage.submit([1] * 70, 2, marks=checkpoint(69))
+    stage.engine.tiers.waits = lambda tier: True  # type: ignore[method-assign]
+    stage.rounds(6)
+    agent = stage.submit([2] * 100, 60, "agent")
+    stage.rounds(4)
+    head = stage.submit([3] * 150, 60)  # four pages; free and retained, there are five
+    agent_again = stage.submit([4] * 10, 3, "agent")
+    stage.rounds(3)
+    assert stage.state(agent) is State.RUNNING
+    stage.engine.tiers.waits = lambda tier: False  # type: ignore[method-assign]
+    stage.until(head, State.RUNNING)
+    assert stage.state(agent) is State.RUNNING
+    assert agent_again not in stage.ended
+    stage.finish()
+    assert stage.facts["evicted disk"] == 0
+
+
 def test_nothing_retained_is_given_up_for_a_head_that_cannot_enter_anyway() -> None:
     stage = Stage(lanes=2, pages=8, slots=4)
     stage.submit([1] * 70, 2, marks=checkpoint(69))

@@ -268,8 +268,9 @@ class Engine:
         one more. Raises ValueError otherwise; nothing changes then.
         """
     def adopt(self, lane: int, slot: int) -> None:
-        """A seated lane that has computed nothing starts behind a slot's state after all; pages it
-        shares now replace its own. Raises ValueError as `admit` does."""
+        """A lane that has computed nothing since it was seated starts behind a slot's state after
+        all, or behind more than it was seated with; pages it shares now replace its own. Raises
+        ValueError as `admit` does."""
     def capture(self, lane: int, slot: int) -> None:
         """Keep a lane's state in an empty slot: pages by count, sections by copy. Raises ValueError
         if the lane has stored nothing or the slot is taken."""

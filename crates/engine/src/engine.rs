@@ -318,7 +318,9 @@ impl Engine {
     /// Moves every lane of the round forward and collects what was drawn.
     fn move_lanes_on(&mut self) {
         for segment in self.segments.iter() {
-            self.lanes[segment.lane as usize].position += segment.rows;
+            let seat = &mut self.lanes[segment.lane as usize];
+            seat.position += segment.rows;
+            seat.begun = true;
         }
         for (&lane, sample) in self.drawing.iter().zip(&self.samples) {
             let seat = &mut self.lanes[lane as usize];

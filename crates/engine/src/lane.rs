@@ -42,6 +42,8 @@ pub(crate) struct Lane {
     pub(crate) prompt_tokens: u32,
     /// Tokens whose keys and values are stored: the position of the next row.
     pub(crate) position: u32,
+    /// Whether anything was computed in this seat.
+    pub(crate) begun: bool,
     /// Tokens that the reserved pages hold.
     pub(crate) tokens_max: u32,
     pub(crate) sampling: Sampling,
@@ -55,6 +57,7 @@ impl Lane {
             tokens: FixedVec::new(context_tokens_max as usize),
             prompt_tokens: 0,
             position: 0,
+            begun: false,
             tokens_max: 0,
             sampling: Sampling::default(),
             logit_bias: FixedVec::new(LOGIT_BIAS_MAX),
@@ -67,6 +70,7 @@ impl Lane {
         self.logit_bias.clear();
         self.prompt_tokens = 0;
         self.position = 0;
+        self.begun = false;
         self.tokens_max = 0;
     }
 

@@ -85,18 +85,24 @@ impl Engine {
         Ok(())
     }
 
-    /// A seated lane that has stored nothing starts behind a slot's state after all; pages that it
-    /// shares now replace its own, which are free again.
+    /// A lane that has computed nothing since it was seated starts behind a slot's state after all,
+    /// or behind more than it was seated with; pages that it shares now replace its own.
     ///
-    /// Errors: the lane has begun; the slot is empty or not a proper prefix of the lane's tokens.
+    /// Errors: the lane has begun; the slot is empty, not a proper prefix of the lane's tokens, or
+    /// no more than the lane has. Nothing changes then.
     pub fn adopt(&mut self, lane: u32, slot: SlotId) -> Result<(), EngineError> {
         self.expect_state(lane, LaneState::Prefill)?;
         let seat = &self.lanes[lane as usize];
-        if seat.position > 0 {
+        if seat.begun {
             let (found, expected) = ("begun", "seated and not begun");
             return Err(EngineError::LaneState { lane, found, expected });
         }
+        let position = seat.position;
         let tokens = self.check_slot(slot, &seat.tokens)?;
+        if tokens <= position {
+            let (found, expected) = ("no more than the lane has", "more than the lane has");
+            return Err(EngineError::SlotState { slot: slot.0, found, expected });
+        }
         let tail = self.pages.adopt(LaneId(lane), slot, tokens)?;
         let copied = self.copy_slot(slot, lane, tail);
         let seat = &mut self.lanes[lane as usize];

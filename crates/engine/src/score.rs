@@ -44,7 +44,9 @@ impl Engine {
             }
             done += rows;
         }
-        self.lanes[lane as usize].position += count;
+        let seat = &mut self.lanes[lane as usize];
+        seat.position += count;
+        seat.begun = true;
         Ok(())
     }
 

@@ -175,6 +175,32 @@ fn retained_state_is_claimed_at_any_position() {
 }
 
 #[test]
+fn a_claim_that_has_not_begun_is_changed_for_a_longer_one() {
+    for family in FAMILIES {
+        let golden = Golden::open(family);
+        let (reference, prompt) = (alone(&golden), golden.ids(PROMPT));
+        let mut engine = engine(&golden);
+        let sampling = penalised();
+        let admission = Admission::new(&prompt, 4, &sampling);
+        engine.admit(0, &admission, None).unwrap();
+        let mut first = Run { engine: &mut engine, lane: 0, out: Vec::new() };
+        first.prefill(70);
+        first.engine.capture(0, SlotId(0)).unwrap();
+        first.engine.admit(1, &admission, Some(SlotId(0))).unwrap();
+        first.prefill(199);
+        first.engine.capture(0, SlotId(3)).unwrap();
+        engine.adopt(1, SlotId(3)).unwrap();
+        assert!(engine.adopt(1, SlotId(0)).is_err(), "it is shorter");
+        assert_eq!(engine.pages_free(), 24 - 4 - 1);
+        let mut second = Run { engine: &mut engine, lane: 1, out: Vec::new() };
+        second.prefill(PROMPT);
+        second.decode(DRAWN);
+        assert_eq!(second.out, reference, "{family}");
+        assert!(engine.adopt(1, SlotId(3)).is_err(), "it has begun");
+    }
+}
+
+#[test]
 fn a_spilled_slot_is_claimed_from_its_image() {
     for family in FAMILIES {
         let golden = Golden::open(family);

@@ -92,6 +92,13 @@ class Simulation:
 
     def run(self, requests: int) -> Totals:
         """Send them all, wait for all, and count what is left over."""
+        try:
+            return self._run(requests)
+        except BaseException as error:
+            error.add_note(f"{self.shape} {self.limits}")
+            raise
+
+    def _run(self, requests: int) -> Totals:
         draw = self.random
         load = draw.choice(LOADS)
         while self._keys < requests or self.open:

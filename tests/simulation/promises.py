@@ -21,6 +21,7 @@ class Promises:
     def hold(self, handover: Handover) -> None:
         """Check them all."""
         self._something_goes_on(handover)
+        self._work_is_lost_only_where_it_may_be(handover)
         self._nobody_is_passed(handover)
         self._the_lowest_leaves()
 
@@ -34,6 +35,16 @@ class Promises:
             return
         self._idle += 1
         assert self._idle < IDLE_ROUNDS_MAX, "nothing goes on"
+
+    def _work_is_lost_only_where_it_may_be(self, handover: Handover) -> None:
+        """With KV-disk on, only an image that cannot be read costs work."""
+        lost = sum(note.what == "restarted" for note in handover.notes)
+        if lost:
+            names = [fact.name for fact in handover.facts]
+            may_be = names.count("move_refused_read")
+            if not self._runner.scheduler.board.windows_total[1]:
+                may_be += names.count("live_dropped")
+            assert lost <= may_be, "work was lost for nothing"
 
     def _nobody_is_passed(self, handover: Handover) -> None:
         """Who got a lane ranks above everyone who has none, where no failed move threw one back."""

@@ -42,12 +42,11 @@ def simulate(make_core: CoreFactory, seed: int, requests: int, *, disk: bool = T
     """One run."""
     # A log line is not what is tested, and a run has many.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    simulation = Simulation(make_core, seed, disk=disk)
     try:
+        simulation = Simulation(make_core, seed, disk=disk)
         totals = simulation.run(requests)
     except BaseException as error:
         error.add_note(f"replay: make simulate SEED={seed} REQUESTS={requests}")
-        error.add_note(f"{simulation.shape} {simulation.limits}")
         raise
     finally:
         structlog.reset_defaults()

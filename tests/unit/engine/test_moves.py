@@ -236,16 +236,19 @@ def test_kv_ram_gives_up_nothing_that_ranks_above_the_newer_one() -> None:
     assert stage.facts["live_dropped kv_ram"] == 0
 
 
-def test_with_kv_disk_no_work_is_lost_however_full_it_is() -> None:
-    stage = Stage(lanes=2, pages=8, ram=1, disk=1)
-    agents = [stage.submit([at] * 5, 60, "agent") for at in (1, 2)]
-    stage.rounds(3)
-    for at in range(8):
-        stage.submit([10 + at], 12, "interactive" if at % 2 else "agent")
-        stage.rounds(4)
+def test_with_kv_disk_on_no_work_is_lost_and_what_finds_no_room_does_not_move() -> None:
+    stage = Stage(lanes=3, pages=12, ram=1, disk=1)
+    agents = [stage.submit([at] * 5, 60, "agent") for at in (1, 2, 3)]
+    stage.rounds(4)
+    heads = [stage.submit([10 + at], 40) for at in range(3)]
+    for key in (agents[2], agents[1]):
+        stage.until(key, State.PARKED)
+    stage.rounds(5)
+    states = [stage.state(key) for key in (*agents, *heads)]
+    parked, running, waiting = State.PARKED, State.RUNNING, State.WAITING
+    assert states == [running, parked, parked, running, running, waiting]
     stage.finish()
     assert stage.facts["prefilled_again"] == 0
-    assert agents
 
 
 def test_after_a_failed_move_out_the_sequence_runs_on_and_none_begins_for_a_second() -> None:

@@ -23,12 +23,14 @@ from benches.scenarios.model import Asked, Run, loaded, percentiles
 from benches.scenarios.pressure_plot import plot
 from ignis.engine.api import SamplingParams
 
-CONTEXT = 2048
+CONTEXT = 1728  # two agents fill what two sequences may take, but for a few pages
 SEQUENCES = 2  # that the pool holds
 SLOTS = 8
 AGENTS = 6
 AGENT_TOKENS = 1500
+INSTRUCTION_TOKENS = 400  # of them, the same for all
 TURNS = 10
+PAUSE_SECONDS = 0.4  # between two turns
 MOVES_LEAST, HITS_LEAST = 50, 20
 
 # Name, bytes of KV-RAM, bytes of KV-disk. "both" has room for one moved sequence in RAM.
@@ -79,15 +81,21 @@ def sampling_of(draw: random.Random) -> SamplingParams:
     )
 
 
+def cut(run: Run, text: str, tokens: int) -> str:
+    """The beginning of a text, so many tokens long."""
+    tokenizer = run.model.tokenizer
+    return tokenizer.decode(tokenizer.encode(text)[:tokens])
+
+
 async def conversation(run: Run, number: int, seed: int) -> None:
-    """Ten turns over one document of 1,000 tokens."""
+    """Ten turns over one document of 900 tokens."""
     draw = random.Random(f"conversation {number} {seed}")
-    messages = [{"role": "system", "content": words(draw, 700)}]
+    messages = [{"role": "system", "content": cut(run, words(draw, 900), 900)}]
     for _ in range(TURNS):
         messages.append({"role": "user", "content": words(draw, 20)})
         text = await run.chat(messages, sampling_of(draw), 32, "interactive")
         messages.append({"role": "assistant", "content": text})
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def agent(run: Run, number: int, seed: int, over: asyncio.Event) -> None:
@@ -95,12 +103,12 @@ async def agent(run: Run, number: int, seed: int, over: asyncio.Event) -> None:
     task = 0
     while not over.is_set() or task == 0:
         draw = random.Random(f"agent {number} {task} {seed}")
-        instructions = words(random.Random(f"instructions {seed}"), 300)
-        text = words(draw, AGENT_TOKENS)
-        ids = run.model.tokenizer.encode(text)[: AGENT_TOKENS - 460]
+        shared = random.Random(f"instructions {seed}")
+        instructions = cut(run, words(shared, INSTRUCTION_TOKENS), INSTRUCTION_TOKENS)
+        task_text = cut(run, words(draw, AGENT_TOKENS), AGENT_TOKENS - INSTRUCTION_TOKENS)
         messages = [
             {"role": "system", "content": instructions},
-            {"role": "user", "content": run.model.tokenizer.decode(ids)},
+            {"role": "user", "content": task_text},
         ]
         for _ in range(2):
             text = await run.chat(messages, sampling_of(draw), 128, "agent")

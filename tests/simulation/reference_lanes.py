@@ -38,6 +38,7 @@ class Lane:
     sampling: SamplingParams
     section: int
     stored: int = 0  # tokens in the pages
+    begun: bool = False  # whether anything was computed in this seat
     state: str = "prefill"  # decode, leaving, arriving
 
     def stand_at(self, stored: int) -> None:
@@ -154,7 +155,9 @@ class ReferenceLanes:
     def adopt(self, lane: int, slot: int) -> None:
         seat, kept = self.lanes[lane], self.kept[slot]
         stored = len(kept.tokens)
-        assert (seat.state, seat.stored) == ("prefill", 0), "only what has not begun adopts"
+        assert seat.state == "prefill"
+        assert not seat.begun, "only what has not begun adopts"
+        assert stored > seat.stored, "only what is more is adopted"
         assert kept.tokens == seat.tokens[:stored]
         assert stored < len(seat.tokens)
         whole = stored // self.page_tokens
@@ -231,6 +234,7 @@ class ReferenceLanes:
         self._slots[self._place(lane.table, lane.stored)] = token
         lane.section = section_next(lane.section, token)
         lane.stored += 1
+        lane.begun = True
 
     def _sample(self, lane_id: int, at: int, out: ReferenceOut) -> None:
         lane = self.lanes[lane_id]

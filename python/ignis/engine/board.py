@@ -72,7 +72,11 @@ class Board:
             self.fact("retained_discard", PLACES[place], entry.kind)
 
     def claimed(self, seat: Seat, entry: Entry, place: int, now_us: int) -> None:
-        """The sequence goes on from the entry, of which nothing was changed."""
+        """The sequence goes on from the entry, of which nothing was changed.
+
+        One that has begun nothing may change a claim for a longer one: what that adds is counted.
+        """
+        had = len(seat.tokens) - seat.left
         seat.left = len(seat.tokens) - entry.position
         if entry.kind == "checkpoint":
             seat.parent = entry
@@ -83,8 +87,9 @@ class Board:
         else:
             entry.protected = True
             self.fact("retained_restore", PLACES[place], entry.kind)
-        self.fact("retained_hit", PLACES[place], entry.kind)
-        self.fact("retained_reused_tokens", PLACES[place], entry.kind, entry.position)
+        if not had:
+            self.fact("retained_hit", PLACES[place], entry.kind)
+        self.fact("retained_reused_tokens", PLACES[place], entry.kind, entry.position - had)
         if not seat.began:
             self.notes.append(Note(seat.key, "reused", PLACES[place], entry.position))
 

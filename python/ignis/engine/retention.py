@@ -3,7 +3,8 @@
 - A chunk that ends at a mark leaves its state in a retained slot, unless the same tokens have one.
   For a slot, another is given up; where none can be, the capture is skipped and counted.
 - What arrived by a claim from below gets a slot again, so that it is brought back once.
-- A sequence that has computed nothing yet and is about to start takes what was captured meanwhile.
+- A sequence that has computed nothing yet and is about to start takes what was captured meanwhile,
+  also in place of a shorter claim; so sequences of one prompt compute what they share once.
 - Copies are made ahead of need while nobody wants the channel: to KV-disk of everything that has
   none there, so that a restart finds it; to KV-RAM of what the next capture would give up.
 """
@@ -84,11 +85,12 @@ class Retention:
         return Capture(seat.lane, slot)
 
     def adopt(self, seat: Seat, now_us: int) -> Action | None:
-        """Before the first chunk of `seat`: what it can start from instead of nothing."""
+        """Before the first chunk of `seat`: what it can start from instead, if it is more."""
         board = self._board
+        had = len(seat.tokens) - seat.left
         entry = self._moves.match(seat, on_device=True)
-        if entry is None or entry.copies[DEVICE] < 0:
-            if seat.marks and not seat.missed:
+        if entry is None or entry.copies[DEVICE] < 0 or entry.position <= had:
+            if seat.marks and not had and not seat.missed:
                 seat.missed = True
                 board.fact("retained_miss", "device", "checkpoint")
             return None

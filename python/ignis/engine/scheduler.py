@@ -216,7 +216,7 @@ class Scheduler:
         if action is not None:
             return action
         chunked = self._next_chunked()
-        if chunked is not None and chunked.left == len(chunked.tokens):
+        if chunked is not None and chunked.fresh and not chunked.returned:
             action = retention.adopt(chunked, now_us)
             if action is not None:
                 return action

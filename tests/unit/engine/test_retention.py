@@ -101,6 +101,22 @@ def test_siblings_of_one_prompt_cost_one_prefill() -> None:
     assert stage.facts["retained_miss device"] == 1
 
 
+def test_sequences_seated_from_one_prefix_still_share_what_the_first_computes() -> None:
+    stage = Stage(lanes=4, pages=40, slots=3)
+    stage.submit(HEAD[:100], 1, marks=(Mark(64, "prefix"),))
+    stage.finish()
+    computed = 0
+    for _ in range(4):
+        stage.submit(HEAD, 3, marks=checkpoint(129))
+    while stage.runner.has_work:
+        stats = stage.round().stats
+        assert stats is not None
+        computed += stats.prefill_tokens
+    assert computed == (130 - 64) + 3 * 1
+    assert stage.facts["retained_hit device"] == 4
+    assert stage.facts["retained_reused_tokens device"] == 4 * 64 + 3 * (129 - 64)
+
+
 def test_an_adoption_frees_the_pages_that_are_shared_now() -> None:
     stage = Stage(lanes=2, pages=8, slots=1, chunk=130)
     for _ in range(2):

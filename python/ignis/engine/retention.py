@@ -94,6 +94,7 @@ class Retention:
                 seat.missed = True
                 board.fact("retained_miss", "device", "checkpoint")
             return None
+        board.seats.unshare(seat)
         board.claimed(seat, entry, DEVICE, now_us)
         return Adopt(seat.lane, entry.copies[DEVICE])
 

@@ -158,7 +158,11 @@ class Seats:
         lane, seat.lane = seat.lane, -1
         self.lanes[lane] = None
         self._lanes_free |= 1 << lane
+        self.unshare(seat)
+        return lane
+
+    def unshare(self, seat: Seat) -> None:
+        """Its lane holds no page of an entry any more."""
         for entry in seat.shares:
             entry.sharers -= 1
         seat.shares.clear()
-        return lane

@@ -296,6 +296,28 @@ def test_a_sequence_that_is_computed_again_may_move_again() -> None:
     assert stage.facts["evicted disk"] == 2
 
 
+def test_what_is_computed_again_up_to_its_last_token_decodes_when_it_returns() -> None:
+    stage = Stage(lanes=1, pages=4, chunk=64, disk=8)
+    agent = stage.submit(PROMPT, 100, "agent")
+    stage.rounds(60)
+    assert len(stage.seat(agent).tokens) == 65
+    stage.submit([6], 2)
+    stage.until(agent, State.PARKED)
+    stage.break_disk()
+    while not stage.facts["move_refused_read disk"]:
+        stage.round()
+    stage.break_disk(False)
+    stage.until(agent, State.RUNNING)
+    while stage.seat(agent).left > 1:
+        stage.round()
+    assert stage.seat(agent).left == 1
+    stage.submit([7], 2)
+    stage.until(agent, State.PARKED)
+    stage.until(agent, State.RUNNING)
+    assert stage.seat(agent).left == 0
+    stage.finish()
+
+
 STATES = [State.WAITING, State.RUNNING, State.LEAVING, State.PARKED, State.ARRIVING]
 
 

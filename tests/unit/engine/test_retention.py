@@ -223,6 +223,36 @@ def test_no_more_is_given_up_than_is_needed() -> None:
     assert stage.facts["retained_discard device"] == 1
 
 
+def test_what_running_sequences_share_is_given_up_last_for_pages() -> None:
+    """It would free hardly a page, though it is the least recently used."""
+    stage = Stage(lanes=2, pages=8, slots=2)
+    running = stage.submit([1] * 130, 60, "agent", marks=checkpoint(129))  # three pages
+    stage.rounds(4)
+    stage.submit([2] * 130, 2, marks=checkpoint(129))
+    while len(stage.ended) < 1:
+        stage.round()
+    assert stage.engine.pages_free() == 2
+    stage.submit([3] * 200, 20)  # four pages
+    stage.rounds(5)
+    assert running not in stage.ended
+    (entry,) = stage.runner.ledger.index
+    assert entry.tokens[0] == 1
+    stage.finish()
+
+
+def test_an_adopted_entry_takes_the_place_of_the_claim_before_it() -> None:
+    stage = Stage(lanes=2, pages=20, slots=3)
+    stage.submit(HEAD, 1, marks=(Mark(64, "prefix"),))
+    stage.finish()
+    keys = [stage.submit(HEAD, 9, marks=checkpoint(129)) for _ in range(2)]
+    while not any(isinstance(action, Adopt) for action in stage.actions):
+        stage.round()
+    (adopted,) = stage.seat(keys[1]).shares
+    assert adopted.position == 129
+    stage.finish()
+    assert all(entry.sharers == 0 for entry in stage.runner.ledger.index)
+
+
 def test_a_slot_that_is_being_copied_gives_way_before_anyone_moves() -> None:
     stage = Stage(lanes=2, pages=8, slots=1, disk=30)
     stage.submit([1] * 70, 2, marks=checkpoint(69))
@@ -387,6 +417,16 @@ def test_a_failing_disk_costs_no_text_and_is_not_asked_without_end() -> None:
         stage.submit([at] * 70, 2, marks=checkpoint(69))
         stage.finish()
     assert stage.facts["move_refused_write disk"] == 1, "the second waits for the pause to pass"
+    stage.now = 5.0
+    stage.submit([9], 2)
+    stage.finish()
+    assert stage.facts["move_refused_write disk"] == 2, "all wait until they are of use again"
+    stage.break_disk(False)
+    stage.now = 10.0
+    key = stage.submit([2] * 70, 2)
+    stage.finish()
+    assert stage.reused(key) == 69
+    assert stage.facts["retained_spill disk"] == 1
 
 
 def test_a_sequence_that_moved_counts_what_it_reused_once() -> None:

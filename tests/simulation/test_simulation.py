@@ -22,11 +22,11 @@ from tests.simulation.witness import witness_next
 RUN_REQUESTS = 100
 BLOCK_SEEDS = 20  # runs of one process before it reports
 # Read here: no test sees the variables of the shell.
-REQUESTS = int(os.environ.get("IGNIS_SIM_REQUESTS", "40000"))
+REQUESTS = int(os.environ.get("IGNIS_SIM_REQUESTS", "30000"))
 SEED = int(os.environ.get("IGNIS_SIM_SEED", "0"))
 
 # What must have happened where this many requests were sent, or little was tested.
-ENOUGH_REQUESTS = 40_000
+ENOUGH_REQUESTS = 30_000
 HAPPENED = (
     ["evicted kv_ram", "evicted disk", "resumed kv_ram", "resumed disk"]
     + ["live_dropped kv_ram", "prefilled_again None"]

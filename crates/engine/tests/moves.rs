@@ -86,7 +86,7 @@ impl Run<'_> {
 /// Advances until the move has landed.
 fn land(engine: &mut Engine, way: MoveWay, image: ImageId) {
     for _ in 0..10_000 {
-        for event in engine.advance(Duration::from_millis(1)).into_iter().flatten() {
+        if let Some(event) = engine.advance(Duration::from_millis(1)).into_iter().flatten().next() {
             assert!(event.failure.is_none(), "{event:?}");
             assert_eq!((event.way, event.image), (way, image));
             return;

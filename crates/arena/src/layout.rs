@@ -19,18 +19,20 @@ pub struct Region {
     pub bytes: Bytes,
 }
 
-/// Regions one after another, without gaps: the sum of the lines is the reservation.
+/// Regions one after another, without gaps: the sum of the lines is the reservation and what was
+/// counted outside it.
 #[derive(Clone, Debug)]
 pub struct Layout {
     align: u64,
     regions: Vec<Region>,
+    outside: Vec<(PlanLine, Bytes)>,
     total: Bytes,
 }
 
 impl Layout {
     /// An empty layout whose regions start and end on multiples of `align`, a power of two.
     pub fn new(align: u64) -> Self {
-        Layout { align, regions: Vec::new(), total: Bytes::ZERO }
+        Layout { align, regions: Vec::new(), outside: Vec::new(), total: Bytes::ZERO }
     }
 
     /// Appends a region of at least `bytes`.
@@ -47,6 +49,11 @@ impl Layout {
         Ok(RegionId(self.regions.len() - 1))
     }
 
+    /// Counts bytes that a line has outside the reservation, such as a driver's own.
+    pub fn outside(&mut self, line: PlanLine, bytes: Bytes) {
+        self.outside.push((line, bytes));
+    }
+
     /// A region's place and size.
     pub fn get(&self, id: RegionId) -> &Region {
         &self.regions[id.0]
@@ -57,12 +64,14 @@ impl Layout {
         &self.regions
     }
 
-    /// Bytes of one line: the sum of its regions.
+    /// Bytes of one line: the sum of its regions, and what it has outside.
     pub fn line_bytes(&self, line: PlanLine) -> Bytes {
-        Bytes(self.regions.iter().filter(|r| r.line == line).map(|r| r.bytes.0).sum())
+        let regions = self.regions.iter().map(|r| (r.line, r.bytes));
+        let all = regions.chain(self.outside.iter().copied());
+        Bytes(all.filter(|(of, _)| *of == line).map(|(_, bytes)| bytes.0).sum())
     }
 
-    /// Bytes of all lines.
+    /// Bytes of the reservation: all regions.
     pub fn total(&self) -> Bytes {
         self.total
     }

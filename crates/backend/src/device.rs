@@ -1,7 +1,7 @@
 //! The running half of a device.
 
 use ignis_ops::{Program, Round, SampleOut, Sampling, WeightId};
-use ignis_types::{Bytes, Limits};
+use ignis_types::{Bytes, Limits, PlanLine};
 
 use crate::error::DeviceError;
 use crate::layout::DeviceLayout;
@@ -52,6 +52,11 @@ pub trait Device: Send {
     fn layout(&self) -> &dyn DeviceLayout;
     /// A name for tables, events and metrics, such as `cpu (2 threads, avx512-vnni)`.
     fn describe(&self) -> String;
+    /// Bytes that the driver takes beside the reservation, by line: measured when the device was
+    /// opened, and part of the plan. Nothing, for a device without a driver.
+    fn measured(&self) -> &[(PlanLine, Bytes)] {
+        &[]
+    }
     /// Takes the whole device plan as one block, zeroed. Called once.
     fn reserve(&mut self, bytes: Bytes) -> Result<(), DeviceError>;
     /// Reservations made so far from any plan space; must not grow after the seal.
@@ -76,8 +81,9 @@ pub trait Device: Send {
         lanes: &[LaneSampling<'_>],
         out: &mut [SampleOut],
     ) -> Result<(), DeviceError>;
-    /// Row `row` of the logits, `[vocab]`.
-    fn logits(&self, row: u32) -> &[f32];
+    /// Row `row` of the logits that the last run left, `[vocab]`. Not for serving: a device with
+    /// memory of its own copies them.
+    fn logits(&mut self, row: u32) -> Result<&[f32], DeviceError>;
     /// Sets a lane's penalty counts to those of its prompt and of what it has drawn since.
     fn reset_penalties(
         &mut self,

@@ -52,6 +52,28 @@ pub enum DeviceError {
         /// What is possible.
         expected: &'static str,
     },
+    /// The device has no kernel for this op.
+    #[error("this device does not run the op {op}")]
+    OpUnsupported {
+        /// Its name.
+        op: &'static str,
+    },
+    /// There is no such device here, or it cannot be used.
+    #[error("{problem}; {remedy}")]
+    Unavailable {
+        /// What was found.
+        problem: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// A call of the driver or its compiler failed.
+    #[error("{what}: {code}")]
+    Driver {
+        /// Which call.
+        what: &'static str,
+        /// What it said.
+        code: String,
+    },
     /// An injected or real fault while running.
     #[error("device fault in {what}")]
     Fault {

@@ -18,4 +18,4 @@ pub use device::{Addresses, Device, LaneSampling};
 pub use disk::{BLOCK_BYTES, Blocks, Disk, DiskAction, DiskDone, DiskError, DiskOp};
 pub use error::DeviceError;
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
-pub use stored::StoredLayout;
+pub use stored::{DRAW_BYTES, RUNS_MAX, StoredLayout, StoredScratch};

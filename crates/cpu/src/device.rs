@@ -289,12 +289,12 @@ impl Device for CpuDevice {
         unsafe { self.pool.run(sample_lanes, (&raw const job).cast()) }.map_err(lost_worker)
     }
 
-    fn logits(&self, row: u32) -> &[f32] {
+    fn logits(&mut self, row: u32) -> Result<&[f32], DeviceError> {
         let bound = self.bound();
         assert!(row < bound.limits.lanes_max, "row {row} of the logits");
         let at = Bytes(bound.logits).as_usize() + row as usize * bound.vocab * 4;
-        // SAFETY: the logits buffer holds `lanes_max` rows; `&self` keeps rounds away.
-        unsafe { slice::from_raw_parts(self.base().add(at).cast(), bound.vocab) }
+        // SAFETY: the logits buffer holds `lanes_max` rows; the borrow keeps rounds away.
+        Ok(unsafe { slice::from_raw_parts(self.base().add(at).cast(), bound.vocab) })
     }
 
     fn reset_penalties(

@@ -95,7 +95,10 @@ fn seat(
     put_weights: impl FnOnce(&mut dyn Device) -> Result<(), EngineError>,
 ) -> Result<Engine, EngineError> {
     limits.check()?;
-    let mapped = lay_out(program, limits, device.layout())?;
+    let mut mapped = lay_out(program, limits, device.layout())?;
+    for &(line, bytes) in device.measured() {
+        mapped.layout.outside(line, bytes);
+    }
     let addresses = mapped.addresses();
     let sizes = StateSizes::new(program, device.layout())?;
     let state = mapped.state(&sizes, limits);

@@ -40,7 +40,7 @@ impl Engine {
                 return Err(error.into());
             }
             for row in 0..rows {
-                visit(position + done + row, self.device.logits(row));
+                visit(position + done + row, self.device.logits(row)?);
             }
             done += rows;
         }

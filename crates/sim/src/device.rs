@@ -108,6 +108,11 @@ impl SimDevice {
         at..at + len
     }
 
+    fn row(&self, row: u32) -> &[f32] {
+        let vocab = self.vocab as usize;
+        &self.logits[row as usize * vocab..][..vocab]
+    }
+
     fn faulty(&mut self) -> bool {
         self.draws += 1;
         let draw =
@@ -193,16 +198,15 @@ impl Device for SimDevice {
         out: &mut [SampleOut],
     ) -> Result<(), DeviceError> {
         for (lane, out) in lanes.iter().zip(out) {
-            let logits = self.logits(lane.logit_row);
+            let logits = self.row(lane.logit_row);
             let token = logits.iter().position(|&l| l == 1.0).expect("logits are one hot");
             *out = SampleOut { token: token as u32, ..SampleOut::default() };
         }
         Ok(())
     }
 
-    fn logits(&self, row: u32) -> &[f32] {
-        let vocab = self.vocab as usize;
-        &self.logits[row as usize * vocab..][..vocab]
+    fn logits(&mut self, row: u32) -> Result<&[f32], DeviceError> {
+        Ok(self.row(row))
     }
 
     fn reset_penalties(&mut self, _: u32, _: &[u32], _: &[u32]) -> Result<(), DeviceError> {

@@ -6,7 +6,7 @@ pub(crate) mod naive;
 mod naive_state;
 
 use half::f16;
-use ignis_backend::{Activations, Addresses, Device, KvFormat};
+use ignis_backend::{Activations, Addresses, Device, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
 use ignis_cpu::simd::Isa;
 use ignis_cpu::{CpuDevice, CpuOptions};
 use ignis_ops::{
@@ -153,18 +153,36 @@ pub(crate) fn stored(spec: &WeightSpec, seed: u64) -> Vec<u8> {
         DType::BF16 => {
             (0..count).flat_map(|_| half::bf16::from_f32(value(&mut dice)).to_le_bytes()).collect()
         }
-        DType::Q8_0 | DType::Q4_1 => {
+        DType::Q8_0 | DType::Q4_0 | DType::Q4_1 | DType::Q4K | DType::Q6K => {
             let mut out = vec![];
             let spread = 2.0 / (spec.cols as f32).sqrt();
-            for _ in 0..count / 32 {
+            for _ in 0..count / spec.dtype.block_elements() as usize {
                 let scale = spread * (0.5 + 0.5 * dice.unit().abs());
-                if spec.dtype == DType::Q8_0 {
-                    out.extend(half(scale / 127.0));
-                    out.extend((0..32).map(|_| (dice.bits() % 255) as u8));
-                } else {
-                    out.extend(half(scale / 7.5));
-                    out.extend(half(-scale));
-                    out.extend((0..16).map(|_| dice.bits() as u8));
+                let mut codes = |n: usize| (0..n).map(|_| dice.bits() as u8).collect::<Vec<u8>>();
+                match spec.dtype {
+                    DType::Q8_0 => {
+                        out.extend(half(scale / 127.0));
+                        out.extend((0..32).map(|_| (dice.bits() % 255) as u8));
+                    }
+                    DType::Q4_0 => {
+                        out.extend(half(scale / 7.5));
+                        out.extend(codes(16));
+                    }
+                    DType::Q4_1 => {
+                        out.extend(half(scale / 7.5));
+                        out.extend(half(-scale));
+                        out.extend(codes(16));
+                    }
+                    DType::Q4K => {
+                        // Six-bit scales and minima up to 63, means of about 32.
+                        out.extend(half(scale / 7.5 / 32.0));
+                        out.extend(half(scale / 32.0));
+                        out.extend(codes(12 + 128));
+                    }
+                    _ => {
+                        out.extend(codes(192 + 16));
+                        out.extend(half(scale / 32.0 / 64.0));
+                    }
                 }
             }
             out
@@ -174,8 +192,9 @@ pub(crate) fn stored(spec: &WeightSpec, seed: u64) -> Vec<u8> {
 }
 
 /// A device with the weights of a shape, and block tables with shuffled pages.
-pub(crate) struct Rig {
-    pub(crate) device: CpuDevice,
+pub(crate) struct Rig<D = CpuDevice> {
+    pub(crate) device: D,
+    pub(crate) addresses: Addresses,
     pub(crate) program: Program,
     pub(crate) limits: Limits,
     pub(crate) tables: Vec<u32>,
@@ -192,8 +211,14 @@ impl Rig {
     }
 
     pub(crate) fn of(program: Program, limits: Limits, options: CpuOptions, isa: Isa) -> Rig {
-        let mut device = CpuDevice::with_isa(options, isa).unwrap();
-        let (addresses, end) = lay_out(&program, &limits, &device);
+        Rig::on(CpuDevice::with_isa(options, isa).unwrap(), program, limits)
+    }
+}
+
+impl<D: Device> Rig<D> {
+    /// Any device, with random weights and nothing computed yet.
+    pub(crate) fn on(mut device: D, program: Program, limits: Limits) -> Rig<D> {
+        let (addresses, end) = lay_out(&program, &limits, device.layout());
         device.reserve(end).unwrap();
         device.bind(&program, &addresses, &limits).unwrap();
         for (i, spec) in program.weights.iter().enumerate() {
@@ -210,7 +235,7 @@ impl Rig {
                 tables[lane * stride + i] = free.swap_remove(pick);
             }
         }
-        Rig { device, program, limits, tables, stride }
+        Rig { device, addresses, program, limits, tables, stride }
     }
 
     /// Runs `(lane, position, tokens)` in one round; the logits of each one's last row.
@@ -231,7 +256,7 @@ impl Rig {
             stride: self.stride,
         };
         self.device.run(&round).unwrap();
-        (0..parts.len()).map(|i| self.device.logits(i as u32).to_vec()).collect()
+        (0..parts.len()).map(|i| self.device.logits(i as u32).unwrap().to_vec()).collect()
     }
 }
 
@@ -239,9 +264,8 @@ impl Rig {
 pub(crate) fn lay_out(
     program: &Program,
     limits: &Limits,
-    device: &CpuDevice,
+    layout: &dyn DeviceLayout,
 ) -> (Addresses, Bytes) {
-    let layout = device.layout();
     let mut end = 0u64;
     let mut region = |bytes: u64| {
         let start = end;
@@ -286,7 +310,9 @@ pub(crate) fn lay_out(
         scratch: (region(scratch), Bytes(scratch)),
         kv_pool: region(kv),
         penalty_counts: region(lanes * 4 * u64::from(program.vocab)),
-        sampling: region(lanes * layout.sampling_lane_bytes(program.vocab).unwrap().0),
+        sampling: region(
+            lanes * (layout.sampling_lane_bytes(program.vocab).unwrap().0 + SAMPLE_ROW_BYTES),
+        ),
     };
     (addresses, Bytes(end))
 }

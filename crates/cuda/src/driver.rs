@@ -1,0 +1,425 @@
+//! The driver, and the only place that speaks to it: context, stream, memory, modules, launches.
+//!
+//! Every call is checked; a failure names the call and the driver's word for it. Nothing here knows
+//! what the memory is for.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::{NonNull, null_mut};
+
+use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+use ignis_backend::DeviceError;
+use ignis_types::Bytes;
+
+/// A kernel of a loaded module.
+pub(crate) type Function = sys::CUfunction;
+
+/// An error of the call `what`, or nothing.
+fn check(what: &'static str, result: CUresult) -> Result<(), DeviceError> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    Err(DeviceError::Driver { what, code: error_name(result) })
+}
+
+fn error_name(result: CUresult) -> String {
+    let mut name: *const c_char = std::ptr::null();
+    // SAFETY: the driver writes a pointer to a static string, or leaves it null.
+    let known = unsafe { sys::cuGetErrorName(result, &mut name) } == CUresult::CUDA_SUCCESS;
+    if !known || name.is_null() {
+        return format!("error {}", result as u32);
+    }
+    // SAFETY: the driver's names are static, zero-terminated strings.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+/// What a card says of itself. No context is needed to ask.
+#[derive(Clone, Debug)]
+pub(crate) struct Card {
+    pub(crate) handle: sys::CUdevice,
+    pub(crate) name: String,
+    pub(crate) capability: (u32, u32),
+    /// As NVML looks cards up.
+    pub(crate) pci_bus_id: String,
+    /// The most shared memory that a CTA can have.
+    pub(crate) shared_bytes_max: u32,
+    /// Streaming multiprocessors.
+    pub(crate) processors: u32,
+}
+
+/// Whether the driver's library can be loaded.
+pub(crate) fn is_present() -> bool {
+    // SAFETY: loading the driver runs its initialisers, which is what using it means.
+    unsafe { sys::is_culib_present() }
+}
+
+/// Starts the driver; (version as the driver counts: 13000 for 13.0, cards).
+pub(crate) fn start() -> Result<(u32, u32), DeviceError> {
+    let (mut version, mut count) = (0, 0);
+    // SAFETY: plain calls that write one integer each.
+    unsafe {
+        check("cuInit", sys::cuInit(0))?;
+        check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+        check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))?;
+    }
+    Ok((version as u32, count as u32))
+}
+
+/// The card with this number, after [`start`].
+pub(crate) fn card(ordinal: u32) -> Result<Card, DeviceError> {
+    let mut handle = 0;
+    let mut text = [0 as c_char; 256];
+    // SAFETY: the buffers are as long as the calls are told, and come back zero-terminated.
+    let (name, pci_bus_id) = unsafe {
+        check("cuDeviceGet", sys::cuDeviceGet(&mut handle, ordinal as c_int))?;
+        check("cuDeviceGetName", sys::cuDeviceGetName(text.as_mut_ptr(), 256, handle))?;
+        let name = CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned();
+        check("cuDeviceGetPCIBusId", sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 256, handle))?;
+        (name, CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned())
+    };
+    let attribute = |which| -> Result<u32, DeviceError> {
+        let mut value = 0;
+        // SAFETY: writes one integer.
+        let result = unsafe { sys::cuDeviceGetAttribute(&mut value, which, handle) };
+        check("cuDeviceGetAttribute", result)?;
+        Ok(value as u32)
+    };
+    use CUdevice_attribute as A;
+    Ok(Card {
+        handle,
+        name,
+        pci_bus_id,
+        capability: (
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        shared_bytes_max: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        processors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+    })
+}
+
+/// A card's primary context, held until the process ends, and the stream that rounds run on.
+#[derive(Debug)]
+pub(crate) struct Context {
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+}
+
+// SAFETY: contexts and streams may be used from any thread that made the context current, which
+// `enter` does before every use.
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver locks what threads share.
+unsafe impl Sync for Context {}
+
+/// A kernel's grid, CTA and dynamic shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) grid: (u32, u32, u32),
+    pub(crate) threads: u32,
+    pub(crate) shared_bytes: u32,
+}
+
+impl Context {
+    /// Retains the primary context of `card` and makes a stream in it.
+    pub(crate) fn new(card: &Card) -> Result<Context, DeviceError> {
+        let (mut context, mut stream) = (null_mut(), null_mut());
+        // SAFETY: the handle comes from the driver; the context is current when the stream is made.
+        unsafe {
+            let retained = sys::cuDevicePrimaryCtxRetain(&mut context, card.handle);
+            check("cuDevicePrimaryCtxRetain", retained)?;
+            check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            check("cuStreamCreate", sys::cuStreamCreate(&mut stream, flags))?;
+        }
+        Ok(Context { context, stream })
+    }
+
+    /// Makes the context current on this thread.
+    pub(crate) fn enter(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context is never destroyed.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
+    }
+
+    /// Waits until everything on the stream is done; reports what failed in it.
+    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the stream is never destroyed.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
+    }
+
+    /// Loads a module from machine code.
+    pub(crate) fn load(&self, cubin: &[u8]) -> Result<Module, DeviceError> {
+        let mut module = null_mut();
+        // SAFETY: the image is a whole cubin that NVRTC made; the driver copies it.
+        let result = unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()) };
+        check("cuModuleLoadData", result)?;
+        Ok(Module(module))
+    }
+
+    /// Lets a kernel use this much dynamic shared memory.
+    pub(crate) fn allow_shared(&self, f: Function, bytes: u32) -> Result<(), DeviceError> {
+        let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function belongs to a module that is never unloaded.
+        let result = unsafe { sys::cuFuncSetAttribute(f, which, bytes as c_int) };
+        check("cuFuncSetAttribute", result)
+    }
+
+    /// Starts a kernel on the stream.
+    ///
+    /// # Safety
+    /// `args` point to values of the kernel's parameter types, in order; the device memory that
+    /// they name is large enough for what the kernel does with this shape, and alive.
+    pub(crate) unsafe fn launch(
+        &self,
+        f: Function,
+        shape: Shape,
+        args: &mut [*mut c_void],
+    ) -> Result<(), DeviceError> {
+        let (x, y, z) = shape.grid;
+        // SAFETY: the caller's contract; the driver copies the arguments before it returns.
+        let result = unsafe {
+            sys::cuLaunchKernel(
+                f,
+                x,
+                y,
+                z,
+                shape.threads,
+                1,
+                1,
+                shape.shared_bytes,
+                self.stream,
+                args.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        check("cuLaunchKernel", result)
+    }
+}
+
+/// A loaded module; never unloaded.
+#[derive(Debug)]
+pub(crate) struct Module(sys::CUmodule);
+
+// SAFETY: a module is a handle that any thread with the context current may use.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// A kernel by name.
+    pub(crate) fn function(&self, name: &CStr) -> Result<Function, DeviceError> {
+        let mut f = null_mut();
+        // SAFETY: the module is loaded and the name is zero-terminated.
+        let result = unsafe { sys::cuModuleGetFunction(&mut f, self.0, name.as_ptr()) };
+        check("cuModuleGetFunction", result)?;
+        Ok(f)
+    }
+}
+
+/// The one allocation of device memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    base: u64,
+    bytes: u64,
+}
+
+impl Memory {
+    /// Allocates `bytes` and fills them with zeros.
+    pub(crate) fn new(context: &Context, bytes: Bytes) -> Result<Memory, DeviceError> {
+        let mut base = 0;
+        let len = bytes.as_usize().max(1);
+        // SAFETY: writes one address.
+        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut base, len) }).map_err(|error| {
+            DeviceError::Reserve { bytes, space: "device memory", reason: error.to_string() }
+        })?;
+        let memory = Memory { base, bytes: bytes.0 };
+        // SAFETY: the allocation has `len` bytes.
+        let result = unsafe { sys::cuMemsetD8Async(base, 0, len, context.stream) };
+        check("cuMemsetD8Async", result)?;
+        context.wait()?;
+        Ok(memory)
+    }
+
+    /// Address of `len` bytes that lie `at` bytes from the start; outside is a bug.
+    pub(crate) fn address(&self, at: u64, len: u64) -> u64 {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.bytes);
+        assert!(inside, "{len} bytes at {at} are not in the reservation of {} B", self.bytes);
+        self.base + at
+    }
+
+    /// Copies from the host and waits.
+    pub(crate) fn write(&self, context: &Context, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+        let to = self.address(at, from.len() as u64);
+        // SAFETY: the span lies in the allocation; `from` outlives the wait below.
+        let result = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), context.stream)
+        };
+        check("cuMemcpyHtoDAsync", result)?;
+        context.wait()
+    }
+
+    /// Copies to the host and waits.
+    pub(crate) fn read(
+        &self,
+        context: &Context,
+        at: u64,
+        to: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let from = self.address(at, to.len() as u64);
+        // SAFETY: the span lies in the allocation; `to` outlives the wait below.
+        let result = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), context.stream)
+        };
+        check("cuMemcpyDtoHAsync", result)?;
+        context.wait()
+    }
+
+    /// Copies inside the allocation, in the order of the stream.
+    pub(crate) fn copy(
+        &self,
+        context: &Context,
+        from: u64,
+        to: u64,
+        len: u64,
+    ) -> Result<(), DeviceError> {
+        let (from, to) = (self.address(from, len), self.address(to, len));
+        // SAFETY: both spans lie in the allocation.
+        let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, len as usize, context.stream) };
+        check("cuMemcpyDtoDAsync", result)
+    }
+
+    /// Zeros a span, in the order of the stream.
+    pub(crate) fn zero(&self, context: &Context, at: u64, len: u64) -> Result<(), DeviceError> {
+        let to = self.address(at, len);
+        // SAFETY: the span lies in the allocation.
+        let result = unsafe { sys::cuMemsetD8Async(to, 0, len as usize, context.stream) };
+        check("cuMemsetD8Async", result)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the allocation is this value's; freeing waits for kernels that use it.
+        let _ = unsafe { sys::cuMemFree_v2(self.base) };
+    }
+}
+
+/// Page-locked host memory that the card copies from and to, zeroed.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain memory; who may touch it when is the owner's business.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// Pins `len` bytes.
+    pub(crate) fn new(len: usize) -> Result<Pinned, DeviceError> {
+        let mut base: *mut c_void = null_mut();
+        let len = len.max(1);
+        // SAFETY: writes one address.
+        let result = unsafe { sys::cuMemHostAlloc(&mut base, len, 0) };
+        check("cuMemHostAlloc", result).map_err(|error| DeviceError::Reserve {
+            bytes: Bytes(len as u64),
+            space: "pinned memory",
+            reason: error.to_string(),
+        })?;
+        let base = NonNull::new(base.cast::<u8>()).expect("the driver gave an address");
+        // SAFETY: the block has `len` bytes.
+        unsafe { base.write_bytes(0, len) };
+        Ok(Pinned { base, len })
+    }
+
+    /// All of it.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` initialised bytes, borrowed with `self`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    /// All of it, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; `&mut self` keeps others away.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+
+    /// Starts copying the first `len` bytes to `at`. They must not be written before the copy is
+    /// done: an [`Event`] tells.
+    pub(crate) fn send(
+        &self,
+        context: &Context,
+        memory: &Memory,
+        at: u64,
+        len: usize,
+    ) -> Result<(), DeviceError> {
+        assert!(len <= self.len, "{len} bytes of {} to send", self.len);
+        let to = memory.address(at, len as u64);
+        // SAFETY: the block has `len` bytes and lives as long as its owner, which drops it after
+        // the stream is idle; the span lies in the allocation.
+        let result = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, self.base.as_ptr().cast(), len, context.stream)
+        };
+        check("cuMemcpyHtoDAsync", result)
+    }
+
+    /// Copies `len` bytes from `at` here, and waits.
+    pub(crate) fn fetch(
+        &mut self,
+        context: &Context,
+        memory: &Memory,
+        at: u64,
+        len: usize,
+    ) -> Result<(), DeviceError> {
+        assert!(len <= self.len, "{len} bytes of {} to fetch", self.len);
+        let from = memory.address(at, len as u64);
+        // SAFETY: as in `send`.
+        let result = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(self.base.as_ptr().cast(), from, len, context.stream)
+        };
+        check("cuMemcpyDtoHAsync", result)?;
+        context.wait()
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: the block is this value's.
+        let _ = unsafe { sys::cuMemFreeHost(self.base.as_ptr().cast()) };
+    }
+}
+
+/// A mark on the stream.
+#[derive(Debug)]
+pub(crate) struct Event(sys::CUevent);
+
+// SAFETY: events may be used from any thread that made the context current.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// An event that counts as passed.
+    pub(crate) fn new() -> Result<Event, DeviceError> {
+        let mut event = null_mut();
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: writes one handle.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, flags) })?;
+        Ok(Event(event))
+    }
+
+    /// Puts the mark behind everything on the stream.
+    pub(crate) fn record(&self, context: &Context) -> Result<(), DeviceError> {
+        // SAFETY: both handles are alive.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, context.stream) })
+    }
+
+    /// Waits until the stream has passed the mark.
+    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the handle is alive.
+        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.0) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this value's.
+        let _ = unsafe { sys::cuEventDestroy_v2(self.0) };
+    }
+}

@@ -1,0 +1,32 @@
+//! The CUDA device: programs run on an NVIDIA card.
+//!
+//! Purpose: `ops` fulfilled by kernels in CUDA C++ (`kernels/`), which NVRTC compiles for the card
+//! found; weights keep the bits of their file and their size; one allocation holds the whole plan.
+//!
+//! Key properties:
+//! - No library is linked. The driver, NVRTC and NVML are loaded when they are first asked for, so
+//!   the same build serves machines without a card.
+//! - [`driver`] alone speaks to the driver, and alone allocates.
+//! - A row's result does not depend on the rows beside it: one arithmetic for any number of rows
+//!   (`kernels/linear.cu`), runs of keys cut by position (`kernels/attention.cu`).
+//! - A round copies its arrays in one piece, launches, and waits only where tokens are handed over.
+//!
+//! Leaves out: policy, files, which weights are where.
+
+mod cache;
+mod device;
+mod driver;
+mod kernels;
+mod launch;
+mod nvml;
+mod nvrtc;
+mod open;
+mod planes;
+mod program;
+mod round;
+mod sampling;
+mod weights;
+
+pub use device::CudaDevice;
+pub use kernels::{SOURCES, Source};
+pub use open::{CudaFound, CudaOptions, Libraries, check, free_bytes, measured, process_bytes};

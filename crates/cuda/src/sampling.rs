@@ -1,0 +1,177 @@
+//! Sampling of a round's lanes: parameters to the card, one launch, one copy back.
+
+use ignis_backend::{Addresses, DRAW_BYTES, DeviceError, LaneSampling, SAMPLE_ROW_BYTES};
+use ignis_ops::{LOGIT_BIAS_MAX, SampleOut, TOP_LOGPROBS_MAX};
+use ignis_types::Limits;
+
+use crate::driver::{Context, Memory, Pinned};
+use crate::launch::{Launcher, SampleArgs};
+
+const DRAW: usize = DRAW_BYTES as usize;
+const BIASES: usize = 8 * LOGIT_BIAS_MAX;
+const ROW: usize = SAMPLE_ROW_BYTES as usize;
+
+/// The sampling region, from its start: draws [lanes], biases [lanes, LOGIT_BIAS_MAX], keys
+/// [lanes, vocab] u64, adjusted logits [lanes, vocab] f32, results [lanes].
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    at: u64,
+    args: SampleArgs,
+    keys_at: u64,
+    results_at: u64,
+    /// Draws, then biases.
+    inputs: Pinned,
+    results: Pinned,
+    lanes_max: usize,
+}
+
+impl Sampler {
+    /// Places everything in the region, and pins what is sent and fetched.
+    pub(crate) fn new(
+        memory: &Memory,
+        addresses: &Addresses,
+        limits: &Limits,
+        (logits, vocab): (u64, u32),
+    ) -> Result<Sampler, DeviceError> {
+        let lanes = u64::from(limits.lanes_max);
+        let at = addresses.sampling;
+        let biases = at + lanes * DRAW_BYTES;
+        let keys = biases + lanes * BIASES as u64;
+        let adjusted = keys + lanes * 8 * u64::from(vocab);
+        let results_at = (adjusted + lanes * 4 * u64::from(vocab)).next_multiple_of(16);
+        let row = |start, bytes| memory.address(start, lanes * bytes);
+        let args = SampleArgs {
+            draws: row(at, DRAW_BYTES),
+            biases: row(biases, BIASES as u64),
+            bias_max: LOGIT_BIAS_MAX as u32,
+            logits: row(logits, 4 * u64::from(vocab)),
+            vocab,
+            counts: row(addresses.penalty_counts, 4 * u64::from(vocab)),
+            adjusted: row(adjusted, 4 * u64::from(vocab)),
+            keys: row(keys, 8 * u64::from(vocab)),
+            rows: row(results_at, SAMPLE_ROW_BYTES),
+        };
+        let lanes_max = limits.lanes_max as usize;
+        let inputs = Pinned::new(lanes_max * (DRAW + BIASES))?;
+        let results = Pinned::new(lanes_max * ROW)?;
+        Ok(Sampler { at, args, keys_at: keys, results_at, inputs, results, lanes_max })
+    }
+
+    /// Bytes pinned.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        (self.inputs.bytes().len() + self.results.bytes().len()) as u64
+    }
+
+    /// Start of a lane's keys in the reservation, `[vocab]` u64.
+    pub(crate) fn keys_at(&self, lane: u32) -> u64 {
+        self.keys_at + u64::from(lane) * 8 * u64::from(self.args.vocab)
+    }
+
+    /// Draws for every lane, and waits: the one place where a round does.
+    pub(crate) fn sample(
+        &mut self,
+        launcher: Launcher<'_>,
+        memory: &Memory,
+        lanes: &[LaneSampling<'_>],
+        out: &mut [SampleOut],
+    ) -> Result<(), DeviceError> {
+        let context: &Context = launcher.context;
+        let biased = self.write(lanes);
+        let len = if biased { self.inputs.bytes().len() } else { lanes.len() * DRAW };
+        self.inputs.send(context, memory, self.at, len)?;
+        launcher.sample(&self.args, lanes.len() as u32)?;
+        self.results.fetch(context, memory, self.results_at, lanes.len() * ROW)?;
+        for (row, out) in self.results.bytes().chunks_exact(ROW).zip(out) {
+            *out = result(row);
+        }
+        Ok(())
+    }
+
+    /// Writes the draws and biases; whether there is any bias.
+    fn write(&mut self, lanes: &[LaneSampling<'_>]) -> bool {
+        let (draws, biases) = self.inputs.bytes_mut().split_at_mut(self.lanes_max * DRAW);
+        let mut biased = false;
+        let parts = draws.chunks_exact_mut(DRAW).zip(biases.chunks_exact_mut(BIASES));
+        for (lane, (draw, biases)) in lanes.iter().zip(parts) {
+            draw.copy_from_slice(&draw_bytes(lane));
+            for (&(id, bias), to) in lane.logit_bias.iter().zip(biases.chunks_exact_mut(8)) {
+                to[..4].copy_from_slice(&id.to_le_bytes());
+                to[4..].copy_from_slice(&bias.to_le_bytes());
+                biased = true;
+            }
+        }
+        biased
+    }
+}
+
+/// `struct Draw` of `sample.cu`.
+fn draw_bytes(lane: &LaneSampling<'_>) -> [u8; DRAW] {
+    let params = lane.params;
+    let mut out = [0; DRAW];
+    out[..8].copy_from_slice(&params.seed.to_le_bytes());
+    let floats = [
+        params.temperature,
+        params.top_p,
+        params.min_p,
+        params.repetition_penalty,
+        params.presence_penalty,
+        params.frequency_penalty,
+    ];
+    let alternatives = params.logprobs.map_or(u32::MAX, |n| n.min(TOP_LOGPROBS_MAX as u32));
+    let words = [
+        params.top_k,
+        lane.lane,
+        lane.logit_row,
+        lane.position,
+        lane.ids,
+        alternatives,
+        lane.logit_bias.len().min(LOGIT_BIAS_MAX) as u32,
+    ];
+    let all = floats.map(f32::to_bits).into_iter().chain(words);
+    for (word, to) in all.zip(out[8..].chunks_exact_mut(4)) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    out
+}
+
+/// `struct Row` of `sample.cu`.
+fn result(row: &[u8]) -> SampleOut {
+    let word = |i: usize| {
+        u32::from_le_bytes(row[4 * i..4 * i + 4].try_into().expect("a word has four bytes"))
+    };
+    let top_len = word(2).min(TOP_LOGPROBS_MAX as u32);
+    let mut out = SampleOut {
+        token: word(0),
+        logprob: f32::from_bits(word(1)),
+        top_len,
+        ..SampleOut::default()
+    };
+    for i in 0..top_len as usize {
+        out.top_ids[i] = word(4 + i);
+        out.top_logprobs[i] = f32::from_bits(word(4 + TOP_LOGPROBS_MAX + i));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ignis_ops::Sampling;
+
+    #[test]
+    fn a_draw_lies_as_the_kernel_reads_it() {
+        let params = Sampling { seed: 7, top_k: 5, temperature: 0.5, ..Sampling::default() };
+        let lane = LaneSampling {
+            lane: 2,
+            logit_row: 3,
+            position: 4,
+            ids: 9,
+            params: &params,
+            logit_bias: &[],
+        };
+        let bytes = draw_bytes(&lane);
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!((word(0), word(8)), (7, 0.5f32.to_bits()));
+        assert_eq!([32, 36, 40, 44, 48, 52, 56].map(word), [5, 2, 3, 4, 9, u32::MAX, 0]);
+    }
+}

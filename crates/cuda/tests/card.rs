@@ -1,0 +1,220 @@
+//! Whole programs on a card: right against f64, and the same bits in every way to run them.
+//!
+//! Ignored where `cargo test` runs without a card; `gpu/check.sh` runs them on one.
+
+#[path = "../../cpu/tests/support/mod.rs"]
+mod support;
+
+use ignis_backend::{Activations, Device, KvFormat, LaneSampling};
+use ignis_cpu::CpuOptions;
+use ignis_cpu::simd::Isa;
+use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
+use ignis_ops::{SampleOut, Sampling};
+use ignis_types::DType;
+use support::{Dice, LIMITS, Rig, Shape, TINY, llama, naive, prompt};
+
+const WIDE: Shape = Shape { hidden: 256, inner: 512, head_dim: 64, heads: 8, ..TINY };
+
+/// Every format that a weight can have, and every width that attention is compiled for.
+const SHAPES: [Shape; 9] = [
+    TINY,
+    Shape { matrices: DType::BF16, table: DType::BF16, extras: true, ..TINY },
+    Shape { matrices: DType::F16, table: DType::F32, heads: 8, head_dim: 24, ..TINY },
+    Shape { matrices: DType::F32, table: DType::F16, heads: 16, head_dim: 16, ..TINY },
+    Shape { matrices: DType::Q8_0, table: DType::Q4_0, extras: true, ..TINY },
+    Shape { matrices: DType::Q4_0, table: DType::Q4_1, hidden: 288, inner: 160, ..TINY },
+    Shape { matrices: DType::Q4K, table: DType::Q6K, heads: 4, head_dim: 128, ..WIDE },
+    Shape { matrices: DType::Q6K, table: DType::Q4K, heads: 12, kv_heads: 4, ..WIDE },
+    Shape { matrices: DType::Q8_0, heads: 4, kv_heads: 1, head_dim: 256, ..WIDE },
+];
+
+fn card(kv_format: KvFormat) -> CudaDevice {
+    let path = |name| std::env::var_os(name).map(Into::into);
+    let libraries = Libraries { nvrtc: path("CARD_NVRTC"), cache: path("CARD_KERNELS") };
+    CudaDevice::new(&CudaOptions { kv_format, libraries }).unwrap()
+}
+
+fn rig(shape: &Shape, kv_format: KvFormat) -> Rig<CudaDevice> {
+    let mut rig = Rig::on(card(kv_format), llama(shape), LIMITS);
+    poison(&mut rig);
+    rig
+}
+
+/// Fills every buffer with NaN, so that a value that nothing wrote shows.
+fn poison(rig: &mut Rig<CudaDevice>) {
+    let rows = LIMITS.chunk_tokens_max as usize;
+    for (spec, &at) in rig.program.buffers.iter().zip(&rig.addresses.buffers) {
+        let rows = if spec.rows == ignis_ops::Rows::Round { rows } else { 8 };
+        let bytes = vec![0xff; 4 * spec.width as usize * rows];
+        rig.device.write(at, &bytes).unwrap();
+    }
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|l| l.to_bits()).collect()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn logits_are_those_of_the_naive_forward() {
+    for shape in SHAPES {
+        for len in [1, 8, 9, 33, 63, 64, 65, 300] {
+            let tokens = prompt(len, shape.vocab, len as u64);
+            let exact = naive::logits(&llama(&shape), &tokens);
+            let found = &rig(&shape, KvFormat::F32).round(&[(3, 0, &tokens)])[0];
+            let scale = exact.iter().fold(1.0f64, |most, l| most.max(l.abs()));
+            let worst = exact
+                .iter()
+                .zip(found)
+                .map(|(a, b)| (a - f64::from(*b)).abs() / scale)
+                .fold(0.0, |most, d| if d > most || d.is_nan() { d } else { most });
+            println!("{} {} len {len}: off by {worst:.2e}", shape.matrices, shape.head_dim);
+            assert!(worst < 1e-4, "{shape:?} {len}: off by {worst}");
+        }
+    }
+}
+
+/// Logits of the last token, prompt cut into chunks.
+fn chunked(rig: &mut Rig<CudaDevice>, lane: u32, tokens: &[u32], chunk: usize) -> Vec<f32> {
+    let mut logits = vec![];
+    let mut position = 0;
+    for part in tokens.chunks(chunk) {
+        logits = rig.round(&[(lane, position, part)]).remove(0);
+        position += part.len() as u32;
+    }
+    logits
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn bits_do_not_depend_on_chunks() {
+    for shape in SHAPES {
+        for kv_format in [KvFormat::Bf16, KvFormat::F32] {
+            let tokens = prompt(600, shape.vocab, 5);
+            let mut rig = rig(&shape, kv_format);
+            let expected = bits(&chunked(&mut rig, 0, &tokens, 600));
+            assert!(expected.iter().all(|&b| f32::from_bits(b).is_finite()));
+            for (lane, chunk) in [1, 7, 8, 17, 33, 64, 257].into_iter().enumerate() {
+                poison(&mut rig);
+                let found = bits(&chunked(&mut rig, lane as u32 + 1, &tokens, chunk));
+                assert_eq!(expected, found, "{shape:?} {kv_format:?} {chunk}");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn bits_do_not_depend_on_batch_mates() {
+    for shape in SHAPES {
+        let lens = [5, 300, 64, 63, 129, 1, 511, 258];
+        let prompts: Vec<Vec<u32>> =
+            lens.iter().map(|&len| prompt(len, shape.vocab, len as u64)).collect();
+        let mut alone = rig(&shape, KvFormat::Bf16);
+        let mut expected = vec![];
+        for (lane, tokens) in prompts.iter().enumerate() {
+            chunked(&mut alone, lane as u32, tokens, 640);
+            let next = [lane as u32 + 1];
+            let at = tokens.len() as u32;
+            expected.push(bits(&alone.round(&[(lane as u32, at, &next)])[0]));
+        }
+        let mut together = rig(&shape, KvFormat::Bf16);
+        for (lane, tokens) in prompts.iter().enumerate() {
+            chunked(&mut together, 7 - lane as u32, tokens, 100);
+        }
+        let ids: Vec<[u32; 1]> = (1..=8).map(|id| [id]).collect();
+        let parts: Vec<(u32, u32, &[u32])> = (0..8)
+            .map(|lane| (7 - lane as u32, prompts[lane].len() as u32, ids[lane].as_slice()))
+            .collect();
+        poison(&mut together);
+        let found = together.round(&parts);
+        for (lane, logits) in found.iter().enumerate() {
+            assert_eq!(expected[lane], bits(logits), "{shape:?} lane {lane}");
+        }
+    }
+}
+
+/// Logits of a round that never ran.
+fn put_logits<D: Device>(rig: &mut Rig<D>, row: u32, logits: &[f32]) {
+    let at = rig.addresses.buffers[rig.program.logits.0 as usize];
+    let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();
+    rig.device.write(at + u64::from(row) * bytes.len() as u64, &bytes).unwrap();
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn samples_are_those_of_the_cpu() {
+    let shape = Shape { vocab: 5000, table: DType::BF16, ..TINY };
+    let limits = ignis_types::Limits { pages: 8, chunk_tokens_max: 64, ..LIMITS };
+    let options =
+        CpuOptions { threads: 1, activations: Activations::F32, kv_format: KvFormat::Bf16 };
+    let mut cpu = Rig::of(llama(&shape), limits, options, Isa::detect());
+    let mut gpu = Rig::on(card(KvFormat::Bf16), llama(&shape), limits);
+    let plain = Sampling::default();
+    let kinds = [
+        Sampling { temperature: 0.0, logprobs: Some(20), ..plain.clone() },
+        plain.clone(),
+        Sampling { temperature: 0.7, top_k: 40, ..plain.clone() },
+        Sampling { top_p: 0.9, logprobs: Some(3), ..plain.clone() },
+        Sampling { min_p: 0.05, temperature: 1.3, ..plain.clone() },
+        Sampling { top_k: 50, top_p: 0.95, min_p: 0.01, logprobs: Some(0), ..plain.clone() },
+        Sampling { repetition_penalty: 1.2, presence_penalty: 0.5, ..plain.clone() },
+        Sampling { frequency_penalty: 0.3, temperature: 0.0, ..plain.clone() },
+    ];
+    let (mut drawn, mut differ, mut dice) = (0, 0, Dice(11));
+    for turn in 0..60u32 {
+        let spread = [0.0, 0.5, 4.0, 30.0][turn as usize % 4];
+        let params: Vec<Sampling> = kinds
+            .iter()
+            .map(|kind| Sampling { seed: u64::from(dice.bits()), ..kind.clone() })
+            .collect();
+        for lane in 0..8 {
+            let mut logits: Vec<f32> =
+                (0..shape.vocab).map(|_| spread * (dice.unit() + dice.unit())).collect();
+            logits[17] = f32::NAN;
+            logits[18] = f32::NEG_INFINITY;
+            put_logits(&mut cpu, lane, &logits);
+            put_logits(&mut gpu, lane, &logits);
+        }
+        if turn % 10 == 0 {
+            for lane in 0..8 {
+                let seen = prompt(300, shape.vocab, u64::from(turn + lane));
+                cpu.device.reset_penalties(lane, &seen[..200], &seen[200..]).unwrap();
+                gpu.device.reset_penalties(lane, &seen[..200], &seen[200..]).unwrap();
+            }
+        }
+        let bias: Vec<(u32, f32)> = (0..50).map(|i| (i * 7, 3.0 * dice.unit())).collect();
+        let lanes: Vec<LaneSampling<'_>> = (0..8)
+            .map(|lane| LaneSampling {
+                lane,
+                logit_row: 7 - lane,
+                position: turn,
+                ids: 4990,
+                params: &params[lane as usize],
+                logit_bias: if turn % 3 == 0 { &bias } else { &[] },
+            })
+            .collect();
+        let mut results = [[SampleOut::default(); 8]; 2];
+        cpu.device.sample(&lanes, &mut results[0]).unwrap();
+        gpu.device.sample(&lanes, &mut results[1]).unwrap();
+        for (lane, (a, b)) in results[0].iter().zip(&results[1]).enumerate() {
+            drawn += 1;
+            assert!(b.token < 4990);
+            if params[lane].temperature == 0.0 {
+                assert_eq!(a.token, b.token, "turn {turn}, lane {lane}");
+            }
+            if a.token != b.token {
+                println!("turn {turn} lane {lane} spread {spread}: {} {}", a.token, b.token);
+                differ += 1;
+                continue;
+            }
+            assert!((a.logprob - b.logprob).abs() < 1e-4, "{a:?} {b:?}");
+            assert_eq!((a.top_len, a.top_ids), (b.top_len, b.top_ids));
+            let pairs = a.top_logprobs.iter().zip(&b.top_logprobs).take(a.top_len as usize);
+            pairs.for_each(|(x, y)| assert!((x - y).abs() < 1e-4));
+        }
+    }
+    println!("{differ} of {drawn} draws differ");
+    // A draw that falls between two ids may go to either when a weight is off by an ulp.
+    assert!(differ * 100 <= drawn, "{differ} of {drawn} draws differ");
+}

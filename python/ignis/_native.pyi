@@ -11,8 +11,10 @@ from typing import final
 
 __all__ = [
     "__version__",
+    "CudaCard",
     "DeviceFaultError",
     "DeviceOptions",
+    "DeviceUnavailableError",
     "Engine",
     "FileError",
     "Limits",
@@ -30,6 +32,7 @@ __all__ = [
     "inspect",
     "needs",
     "prefix_chain",
+    "process_bytes",
     "read_metadata",
     "witness_next",
 ]
@@ -47,6 +50,9 @@ class ShapeUnsupportedError(NativeError):
 
 class MemoryRefusedError(NativeError):
     """The system did not give the planned memory or file, or a region differs from its line."""
+
+class DeviceUnavailableError(NativeError):
+    """There is no such device here, or something that it needs is missing; names the remedy."""
 
 class DeviceFaultError(NativeError):
     """The device failed while running."""
@@ -104,13 +110,36 @@ class Limits:
 class DeviceOptions:
     """Which device, and how it is run."""
 
-    device: str  # "cpu", "cuda" (sizes only), "sim"
+    device: str  # "cpu", "cuda", "sim"
     threads: int  # cpu: worker threads, at least 1
     kv_format: str  # "bf16", "f32"
     activations: str  # "int8", "f32"
     def __new__(
-        cls, device: str, threads: int = 1, kv_format: str = "bf16", activations: str = "int8"
-    ) -> DeviceOptions: ...
+        cls,
+        device: str,
+        threads: int = 1,
+        kv_format: str = "bf16",
+        activations: str = "int8",
+        nvrtc: str | PathLike[str] | None = None,
+        kernels: str | PathLike[str] | None = None,
+    ) -> DeviceOptions:
+        """`nvrtc` is NVRTC's library (None: the system's), `kernels` the folder where compiled
+        kernels are kept (None: nowhere). Both are for "cuda" alone."""
+    def check_cuda(self) -> CudaCard:
+        """The card that would be used; no context is made. Raises DeviceUnavailableError."""
+    def measured(self) -> list[tuple[str, int]]:
+        """Bytes that the driver takes beside the reservation, by plan line: opens the card, which
+        stays open. Nothing for other devices."""
+
+@final
+class CudaCard:
+    """A card and what drives it."""
+
+    name: str
+    capability: tuple[int, int]
+    driver: tuple[int, int]  # the CUDA version it is for
+    nvrtc: tuple[int, int]
+    total_bytes: int
 
 @final
 class Needs:
@@ -127,7 +156,11 @@ def needs(path: str, limits: Limits, options: DeviceOptions) -> Needs:
     """Headers only; no weights are read and no device is needed. `limits.pages` is ignored."""
 
 def free_bytes(device: str) -> int:
-    """Device memory free now; for "cpu", available RAM capped by the container's limit."""
+    """Device memory free now; for "cpu", available RAM capped by the container's limit; for
+    "cuda", as the driver says without a context."""
+
+def process_bytes() -> int | None:
+    """Bytes of the card that the driver counts to this process; None where it does not say."""
 
 @final
 class TierOptions:

@@ -1,7 +1,10 @@
 //! Which devices there are, and their sizes.
 
+use std::path::PathBuf;
+
 use ignis_backend::{Activations, Device, DeviceLayout, KvFormat, StoredLayout};
 use ignis_cpu::{CpuDevice, CpuLayout, CpuOptions};
+use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
 use ignis_sim::SimLayout;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -22,13 +25,28 @@ pub(crate) struct DeviceOptions {
     activations: String,
     kv: KvFormat,
     act: Activations,
+    libraries: Libraries,
 }
 
 #[pymethods]
 impl DeviceOptions {
     #[new]
-    #[pyo3(signature = (device, threads = 1, kv_format = "bf16", activations = "int8"))]
-    fn new(device: &str, threads: usize, kv_format: &str, activations: &str) -> PyResult<Self> {
+    #[pyo3(signature = (
+        device,
+        threads = 1,
+        kv_format = "bf16",
+        activations = "int8",
+        nvrtc = None,
+        kernels = None,
+    ))]
+    fn new(
+        device: &str,
+        threads: usize,
+        kv_format: &str,
+        activations: &str,
+        nvrtc: Option<PathBuf>,
+        kernels: Option<PathBuf>,
+    ) -> PyResult<Self> {
         let unknown = |what: &str, found: &str, expected: &str| {
             PyValueError::new_err(format!("{what} is {found:?}, expected {expected}"))
         };
@@ -55,8 +73,41 @@ impl DeviceOptions {
             activations: activations.to_owned(),
             kv,
             act,
+            libraries: Libraries { nvrtc, cache: kernels },
         })
     }
+
+    /// The card that would be used, without a context on it.
+    fn check_cuda(&self) -> PyResult<CudaCard> {
+        let found = ignis_cuda::check(&self.libraries).map_err(|e| from_engine(e.into()))?;
+        Ok(CudaCard {
+            name: found.name,
+            capability: found.capability,
+            driver: found.driver,
+            nvrtc: found.nvrtc,
+            total_bytes: found.total.0,
+        })
+    }
+
+    /// Bytes that the driver takes beside the reservation, by line.
+    fn measured(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, u64)>> {
+        if self.device != "cuda" {
+            return Ok(vec![]);
+        }
+        let lines = py.detach(|| ignis_cuda::measured(&self.libraries));
+        let lines = lines.map_err(|e| from_engine(e.into()))?;
+        Ok(lines.iter().map(|(line, bytes)| (line.name(), bytes.0)).collect())
+    }
+}
+
+/// A card and what drives it.
+#[pyclass(frozen, get_all, module = "ignis._native")]
+pub(crate) struct CudaCard {
+    name: String,
+    capability: (u32, u32),
+    driver: (u32, u32),
+    nvrtc: (u32, u32),
+    total_bytes: u64,
 }
 
 impl DeviceOptions {
@@ -79,8 +130,19 @@ impl DeviceOptions {
             let device = CpuDevice::new(self.cpu()).map_err(|e| from_engine(e.into()))?;
             return Ok(Box::new(device));
         }
+        if self.device == "cuda" {
+            let libraries = self.libraries.clone();
+            let device = CudaDevice::new(&CudaOptions { kv_format: self.kv, libraries });
+            return Ok(Box::new(device.map_err(|e| from_engine(e.into()))?));
+        }
         Err(PyValueError::new_err(format!("device {:?} cannot load a model", self.device)))
     }
+}
+
+/// Bytes of the card that the driver counts to this process; `None` where it does not say.
+#[pyfunction]
+pub(crate) fn process_bytes() -> Option<u64> {
+    ignis_cuda::process_bytes().map(|bytes| bytes.0)
 }
 
 /// Device memory free now, in bytes.
@@ -90,6 +152,7 @@ pub(crate) fn free_bytes(device: &str) -> PyResult<u64> {
         "cpu" => ignis_cpu::free_bytes()
             .map(|bytes| bytes.0)
             .ok_or_else(|| PyOSError::new_err("the system does not say how much RAM is free")),
+        "cuda" => ignis_cuda::free_bytes().map(|bytes| bytes.0).map_err(|e| from_engine(e.into())),
         other => Err(PyValueError::new_err(format!("no reading of free memory on {other:?}"))),
     }
 }

@@ -21,6 +21,12 @@ create_exception!(
     NativeError,
     "The system did not give the planned memory, or a region differs from its plan line."
 );
+create_exception!(
+    ignis._native,
+    DeviceUnavailableError,
+    NativeError,
+    "There is no such device here, or something that it needs is missing."
+);
 create_exception!(ignis._native, DeviceFaultError, NativeError, "The device failed while running.");
 
 pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -29,6 +35,7 @@ pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("FileError", py.get_type::<FileError>())?;
     m.add("ShapeUnsupportedError", py.get_type::<ShapeUnsupportedError>())?;
     m.add("MemoryRefusedError", py.get_type::<MemoryRefusedError>())?;
+    m.add("DeviceUnavailableError", py.get_type::<DeviceUnavailableError>())?;
     m.add("DeviceFaultError", py.get_type::<DeviceFaultError>())
 }
 
@@ -67,7 +74,10 @@ pub(crate) fn from_engine(error: EngineError) -> PyErr {
             FileError::new_err(text)
         }
         EngineError::Model(error) => from_model(error),
-        EngineError::Device(D::DTypeUnsupported { .. } | D::ShapeUnsupported { .. })
+        EngineError::Device(D::Unavailable { .. }) => DeviceUnavailableError::new_err(text),
+        EngineError::Device(
+            D::DTypeUnsupported { .. } | D::ShapeUnsupported { .. } | D::OpUnsupported { .. },
+        )
         | EngineError::Overflow(_) => ShapeUnsupportedError::new_err(text),
         EngineError::Arena(_) | EngineError::Device(D::Reserve { .. }) => {
             MemoryRefusedError::new_err(text)

@@ -21,6 +21,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(model::inspect, m)?)?;
     m.add_function(wrap_pyfunction!(model::needs, m)?)?;
     m.add_function(wrap_pyfunction!(devices::free_bytes, m)?)?;
+    m.add_function(wrap_pyfunction!(devices::process_bytes, m)?)?;
     m.add_function(wrap_pyfunction!(engine::witness_next, m)?)?;
     m.add_function(wrap_pyfunction!(tiers::prefix_chain, m)?)?;
     m.add_function(wrap_pyfunction!(tiers::disk_available, m)?)?;
@@ -28,6 +29,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<model::Limits>()?;
     m.add_class::<model::Needs>()?;
     m.add_class::<devices::DeviceOptions>()?;
+    m.add_class::<devices::CudaCard>()?;
     m.add_class::<tiers::TierOptions>()?;
     m.add_class::<engine::LoadProgress>()?;
     m.add_class::<sampling::Sampling>()?;

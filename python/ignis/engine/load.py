@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ignis.errors import EngineError
 from ignis.plan import Plan, native_errors
+from ignis.plan.cuda import device_options
 
 if TYPE_CHECKING:
     from ignis import _native
@@ -47,8 +48,11 @@ def load_engine(
             plan.retained_device_slots,
             plan.retained_host_slots,
         )
-        options = _native.DeviceOptions(
-            plan.device.kind, plan.threads, plan.kv_format, plan.activations
+        options = device_options(
+            plan.device.kind,
+            threads=plan.threads,
+            kv_format=plan.kv_format,
+            activations=plan.activations,
         )
         disk = plan.disk
         tiers = _native.TierOptions(

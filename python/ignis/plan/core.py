@@ -9,8 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from ignis.errors import IgnisError, ModelFileError, PlanError
+from ignis.errors import ConfigError, IgnisError, ModelFileError, PlanError
 from ignis.plan.ask import Ask, Sizes, SizesOf
+from ignis.plan.cuda import device_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class PlanCore(Protocol):
     def sizes(self, path: str, device: str, ask: Ask) -> Sizes: ...
     def free_bytes(self, device: str) -> int: ...
     def disk_available(self, folder: Path) -> int: ...
+    def measured(self, device: str) -> tuple[tuple[str, int], ...]: ...
 
 
 class NativeCore:
@@ -91,7 +93,12 @@ class NativeCore:
                     0,
                     ask.retained_device,
                 ),
-                _native.DeviceOptions(device, ask.threads, ask.kv_format, ask.activations),
+                device_options(
+                    device,
+                    threads=ask.threads,
+                    kv_format=ask.kv_format,
+                    activations=ask.activations,
+                ),
             )
             return Sizes(
                 tuple(needs.lines),
@@ -122,6 +129,11 @@ class NativeCore:
             except _native.MemoryRefusedError as error:
                 raise PlanError(str(error)) from error
 
+    def measured(self, device: str) -> tuple[tuple[str, int], ...]:
+        """Bytes of the lines that the driver takes, forced and measured: opens the device."""
+        with native_errors():
+            return tuple(device_options(device).measured())
+
 
 @contextmanager
 def native_errors() -> Iterator[None]:
@@ -134,6 +146,8 @@ def native_errors() -> Iterator[None]:
         yield
     except (_native.FileError, _native.ShapeUnsupportedError) as error:
         raise ModelFileError(str(error)) from error
+    except _native.DeviceUnavailableError as error:
+        raise ConfigError(f"device: {error}") from error
     except OverflowError as error:
         raise PlanError(f"a size is beyond what can be counted: {error}") from error
 

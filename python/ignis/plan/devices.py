@@ -8,6 +8,7 @@ from typing import Literal
 from ignis.config import Config
 from ignis.config.load import unknown_name
 from ignis.errors import ConfigError
+from ignis.plan.cuda import find_card
 from ignis.plan.units import MIB
 
 
@@ -17,7 +18,7 @@ class Device:
 
     `total_bytes` None means that free memory is read from this machine. `recorded` holds bytes of
     the lines that only a load can measure, as they were measured on a card of this kind; a plan
-    marks them estimated.
+    marks them estimated. A card that is here has none: they are measured.
     """
 
     name: str
@@ -64,10 +65,13 @@ def device_to_plan(name: str) -> Device:
     if name in {"auto", "cpu"}:
         return CPU
     if name == "cuda":
-        raise ConfigError(
-            "--device cuda: this build has no CUDA backend yet; to plan for a card, name it "
-            f"({', '.join(CARDS)})"
-        )
+        try:
+            return _card_here()
+        except NoCard as problem:
+            raise ConfigError(
+                f"--device cuda: {problem}; to plan for a card that is not here, name it "
+                f"({', '.join(CARDS)})"
+            ) from None
     if name not in CARDS:
         known = ["cpu", *CARDS]
         raise ConfigError(
@@ -78,11 +82,31 @@ def device_to_plan(name: str) -> Device:
 
 
 def device_to_run(config: Config) -> Device:
-    """The device a load runs on. Raises ConfigError where the named one cannot be used."""
-    if config.device == "cuda":
+    """The device a load runs on. Raises ConfigError where the named one cannot be used.
+
+    `auto` takes the card if there is one that can be used; the plan's title says which it took.
+    """
+    if config.device == "cpu":
+        return CPU
+    try:
+        return _card_here()
+    except NoCard as problem:
+        if config.device == "auto":
+            return CPU
         place = config.source("device").place or "device"
-        raise ConfigError(
-            f"{place}: this build has no CUDA backend yet; use cpu, or auto to take the best there "
-            "is"
-        )
-    return CPU
+        raise ConfigError(f"{place}: {problem}") from None
+
+
+class NoCard(Exception):
+    """Why no card can be used, and what to do about it."""
+
+
+def _card_here() -> Device:
+    try:
+        from ignis import _native
+    except ImportError as error:
+        raise NoCard(f"the Rust core is not built ({error}); run `make setup`") from None
+    try:
+        return Device("cuda", "cuda", find_card().name)
+    except _native.NativeError as error:
+        raise NoCard(str(error)) from None

@@ -131,8 +131,12 @@ def make_plan(
         host_free_bytes = None
     elif host_free_bytes is None:
         host_free_bytes = core.free_bytes("cpu")
+    # Only after free memory is read: measuring makes a context.
+    is_here = device.kind == "cuda" and device.total_bytes is None
+    measured = core.measured(device.kind) if is_here else ()
     ask = ask_for(config, info, device, free_bytes, host_free_bytes)
-    sizes_of = _with_recorded(sizes_by_ask(core, info.path, device.kind), device)
+    sizes_of = sizes_by_ask(core, info.path, device.kind)
+    sizes_of = _with_lines(sizes_of, measured or device.recorded)
     plan = plan_ask(ask, info, device, sizes_of)
     disk = plan_disk(config, core, window_bytes=plan.window_bytes, image_windows=plan.image_windows)
     return replace(plan, disk=disk)
@@ -259,15 +263,15 @@ def _freeze(ask: Ask, adapted: Ask, result: Cut, model: Model, device: Device) -
     )
 
 
-def _with_recorded(sizes_of: SizesOf, device: Device) -> SizesOf:
-    """Sizes with the figures that were measured on a card of the device's kind."""
-    recorded = dict(device.recorded)
-    if not recorded:
+def _with_lines(sizes_of: SizesOf, known: tuple[tuple[str, int], ...]) -> SizesOf:
+    """Sizes with figures that were measured, on this card or on one of its kind."""
+    figures = dict(known)
+    if not figures:
         return sizes_of
 
-    def with_recorded(ask: Ask) -> Sizes:
+    def with_figures(ask: Ask) -> Sizes:
         sizes = sizes_of(ask)
-        lines = tuple((name, recorded.get(name, count)) for name, count in sizes.lines)
+        lines = tuple((name, figures.get(name, count)) for name, count in sizes.lines)
         return replace(sizes, lines=lines)
 
-    return with_recorded
+    return with_figures

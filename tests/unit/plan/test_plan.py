@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ignis._native import DeviceUnavailableError
 from ignis.config import load_config
 from ignis.errors import ConfigError, PlanRefused
 from ignis.plan import CARDS, VRAM_LINES, Device, Plan, device_to_plan, device_to_run, make_plan
@@ -254,14 +256,33 @@ def test_a_card_that_is_not_here_has_recorded_figures_marked_estimated() -> None
     assert plan_of(device=device_to_plan("rtx5090"), free=30 << 30).free_at_start_bytes == 30 << 30
 
 
-def test_devices_that_cannot_be_used_are_said_plainly() -> None:
+def no_card() -> None:
+    raise DeviceUnavailableError("no NVIDIA driver was found (libcuda.so.1); install it")
+
+
+def test_devices_that_cannot_be_used_are_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ignis.plan.devices.find_card", no_card)
     with pytest.raises(ConfigError, match="did you mean rtx5090"):
         device_to_plan("rtx509")
-    with pytest.raises(ConfigError, match="no CUDA backend yet"):
+    with pytest.raises(ConfigError, match=r"no NVIDIA driver was found .* name it"):
         device_to_plan("cuda")
-    with pytest.raises(ConfigError, match=r"IGNIS_DEVICE: .*no CUDA backend yet"):
+    with pytest.raises(ConfigError, match=r"IGNIS_DEVICE: no NVIDIA driver was found"):
         device_to_run(load_config(environ={"IGNIS_DEVICE": "cuda"}))
     assert device_to_run(load_config(environ={})).kind == "cpu"
+
+
+def test_a_card_that_is_here_is_taken_and_what_its_driver_takes_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = SimpleNamespace(name="NVIDIA H200")
+    monkeypatch.setattr("ignis.plan.devices.find_card", lambda: card)
+    device = device_to_run(load_config(environ={}))
+    assert (device.kind, device.title) == ("cuda", "NVIDIA H200")
+    assert device_to_run(load_config(environ={"IGNIS_DEVICE": "cpu"})).kind == "cpu"
+    plan = plan_of(device=device)
+    lines = {line.name: line for line in plan.lines}
+    assert (lines["cuda_context"].bytes, lines["residual"].bytes) == (500 * MIB, 4 * MIB)
+    assert not any(line.estimated for line in plan.lines)
 
 
 def test_each_distinct_dry_run_is_done_once() -> None:

@@ -1,0 +1,45 @@
+"""What it takes to use an NVIDIA card: the compiler of the `cuda` extra, a folder for kernels."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ignis.config.folders import user_cache_folder
+
+if TYPE_CHECKING:
+    from ignis import _native
+
+
+@lru_cache(maxsize=1)
+def nvrtc_file() -> str | None:
+    """NVRTC as the wheel nvidia-cuda-nvrtc installs it; None leaves it to the system's search."""
+    for base in sys.path:
+        found = sorted(Path(base).glob("nvidia/*/lib/libnvrtc.so.1[0-9]")) if base else []
+        if found:
+            return str(found[-1])
+    return None
+
+
+def device_options(
+    kind: str, *, threads: int = 1, kv_format: str = "bf16", activations: str = "int8"
+) -> _native.DeviceOptions:
+    """Options of the core for a kind of device, with the libraries that a card needs."""
+    from ignis import _native
+
+    if kind != "cuda":
+        return _native.DeviceOptions(kind, threads, kv_format, activations)
+    kernels = str(user_cache_folder() / "kernels")
+    return _native.DeviceOptions(
+        kind, threads, kv_format, activations, nvrtc=nvrtc_file(), kernels=kernels
+    )
+
+
+def find_card() -> _native.CudaCard:
+    """The card that a load would run on; no context is made on it.
+
+    Raises `_native.DeviceUnavailableError`, one sentence with its remedy.
+    """
+    return device_options("cuda").check_cuda()

@@ -9,8 +9,8 @@ use ignis_backend::{
 use ignis_ops::{Program, Round, Rows, SampleOut, WeightId, WeightSpec};
 use ignis_types::{Bytes, Limits, Overflow, PlanLine};
 
-use crate::driver::Memory;
 use crate::launch::{Encoded, Launcher, SPLIT_QUERIES, TILE_QUERIES, attention_shared};
+use crate::memory::Memory;
 use crate::open::{self, CudaOptions, Opened};
 use crate::program::{Compiled, Step, compile};
 use crate::round::{Counts, RoundInputs};

@@ -6,7 +6,7 @@
 //! Key properties:
 //! - No library is linked. The driver, NVRTC and NVML are loaded when they are first asked for, so
 //!   the same build serves machines without a card.
-//! - [`driver`] alone speaks to the driver, and alone allocates.
+//! - `memory` alone allocates; only it and `driver` speak to the driver.
 //! - A row's result does not depend on the rows beside it: one arithmetic for any number of rows
 //!   (`kernels/linear.cu`), runs of keys cut by position (`kernels/attention.cu`).
 //! - A round copies its arrays in one piece, launches, and waits only where tokens are handed over.
@@ -18,6 +18,7 @@ mod device;
 mod driver;
 mod kernels;
 mod launch;
+mod memory;
 mod nvml;
 mod nvrtc;
 mod open;

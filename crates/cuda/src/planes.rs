@@ -1,13 +1,13 @@
-//! How a weight lies in device memory: the codes and scales of the file, bit for bit and of the same
-//! size, in an order that tensor cores can be fed from.
+//! How a weight lies in device memory: the codes and scales of the file, bit for bit and of the
+//! same size, in an order that tensor cores can be fed from.
 //!
 //! A row is cut into groups of 32 columns. In *fragment order* thread `t` (of 4) finds its eight
 //! columns side by side: place `8t + 4i + e` holds column `16i + 4t + e`. Then, by format:
 //! - plain types: each group in fragment order
 //! - Q8_0: pairs of groups; thread by thread, 8 codes of each. Then scales [rows, groups] f16
 //! - 4-bit codes: runs of four groups; thread by thread, a word of each: bit `4p` holds place `2p`,
-//!   bit `16 + 4p` place `2p + 1`. Then what the format keeps beside its codes: a scale (Q4_0), scale
-//!   and minimum (Q4_1) a group, or the 16 bytes of a super-block (Q4_K)
+//!   bit `16 + 4p` place `2p + 1`. Then what the format keeps beside its codes: a scale (Q4_0),
+//!   scale and minimum (Q4_1) a group, or the 16 bytes of a super-block (Q4_K)
 //! - Q6_K: low four bits as above; high two bits, a half word for each word of low bits: bit `2p`
 //!   place `2p`, bit `8 + 2p` place `2p + 1`; scales [rows, super-blocks, 16] i8; f16 [rows,
 //!   super-blocks]

@@ -4,9 +4,9 @@ use ignis_backend::{Addresses, DeviceError, StoredScratch};
 use ignis_ops::{BufferId, Op, Program, Rows, WeightId, WeightKind};
 use ignis_types::Limits;
 
-use crate::driver::Memory;
 use crate::kernels::{HEAD_DIMS, format_of};
 use crate::launch::{Encoded, PoolView, Queries, Target, Weight};
+use crate::memory::Memory;
 use crate::planes::row_bytes;
 
 /// A matrix and the kernels that read it.

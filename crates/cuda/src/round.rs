@@ -6,7 +6,8 @@ use ignis_backend::{DeviceError, StoredScratch};
 use ignis_ops::Round;
 use ignis_types::{Limits, PAGE_TOKENS};
 
-use crate::driver::{Context, Event, Memory, Pinned};
+use crate::driver::{Context, Event};
+use crate::memory::{Memory, Pinned};
 
 /// What a round's launches need to know on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

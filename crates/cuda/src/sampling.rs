@@ -4,8 +4,9 @@ use ignis_backend::{Addresses, DRAW_BYTES, DeviceError, LaneSampling, SAMPLE_ROW
 use ignis_ops::{LOGIT_BIAS_MAX, SampleOut, TOP_LOGPROBS_MAX};
 use ignis_types::Limits;
 
-use crate::driver::{Context, Memory, Pinned};
+use crate::driver::Context;
 use crate::launch::{Launcher, SampleArgs};
+use crate::memory::{Memory, Pinned};
 
 const DRAW: usize = DRAW_BYTES as usize;
 const BIASES: usize = 8 * LOGIT_BIAS_MAX;

@@ -6,7 +6,8 @@ use ignis_backend::DeviceError;
 use ignis_formats::quant;
 use ignis_ops::{RowOrder, WeightKind, WeightSpec};
 
-use crate::driver::{Context, Memory};
+use crate::driver::Context;
+use crate::memory::Memory;
 use crate::planes::{Row, RowBytes, row_bytes, write_row};
 
 /// Bytes that are converted and copied at once.

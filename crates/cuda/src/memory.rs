@@ -1,0 +1,185 @@
+//! Memory of the card and pinned memory of the host: the only place that allocates either.
+//!
+//! Nothing here knows what the memory is for.
+
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+
+use cudarc::driver::sys;
+use ignis_backend::DeviceError;
+use ignis_types::Bytes;
+
+use crate::driver::{Context, check};
+
+/// The one allocation of device memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    base: u64,
+    bytes: u64,
+}
+
+impl Memory {
+    /// Allocates `bytes` and fills them with zeros.
+    pub(crate) fn new(context: &Context, bytes: Bytes) -> Result<Memory, DeviceError> {
+        let mut base = 0;
+        let len = bytes.as_usize().max(1);
+        // SAFETY: writes one address.
+        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut base, len) }).map_err(|error| {
+            DeviceError::Reserve { bytes, space: "device memory", reason: error.to_string() }
+        })?;
+        let memory = Memory { base, bytes: bytes.0 };
+        // SAFETY: the allocation has `len` bytes.
+        let result = unsafe { sys::cuMemsetD8Async(base, 0, len, context.stream) };
+        check("cuMemsetD8Async", result)?;
+        context.wait()?;
+        Ok(memory)
+    }
+
+    /// Address of `len` bytes that lie `at` bytes from the start; outside is a bug.
+    pub(crate) fn address(&self, at: u64, len: u64) -> u64 {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.bytes);
+        assert!(inside, "{len} bytes at {at} are not in the reservation of {} B", self.bytes);
+        self.base + at
+    }
+
+    /// Copies from the host and waits.
+    pub(crate) fn write(&self, context: &Context, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+        let to = self.address(at, from.len() as u64);
+        // SAFETY: the span lies in the allocation; `from` outlives the wait below.
+        let result = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), context.stream)
+        };
+        check("cuMemcpyHtoDAsync", result)?;
+        context.wait()
+    }
+
+    /// Copies to the host and waits.
+    pub(crate) fn read(
+        &self,
+        context: &Context,
+        at: u64,
+        to: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let from = self.address(at, to.len() as u64);
+        // SAFETY: the span lies in the allocation; `to` outlives the wait below.
+        let result = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), context.stream)
+        };
+        check("cuMemcpyDtoHAsync", result)?;
+        context.wait()
+    }
+
+    /// Copies inside the allocation, in the order of the stream.
+    pub(crate) fn copy(
+        &self,
+        context: &Context,
+        from: u64,
+        to: u64,
+        len: u64,
+    ) -> Result<(), DeviceError> {
+        let (from, to) = (self.address(from, len), self.address(to, len));
+        // SAFETY: both spans lie in the allocation.
+        let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, len as usize, context.stream) };
+        check("cuMemcpyDtoDAsync", result)
+    }
+
+    /// Zeros a span, in the order of the stream.
+    pub(crate) fn zero(&self, context: &Context, at: u64, len: u64) -> Result<(), DeviceError> {
+        let to = self.address(at, len);
+        // SAFETY: the span lies in the allocation.
+        let result = unsafe { sys::cuMemsetD8Async(to, 0, len as usize, context.stream) };
+        check("cuMemsetD8Async", result)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the allocation is this value's; freeing waits for kernels that use it.
+        let _ = unsafe { sys::cuMemFree_v2(self.base) };
+    }
+}
+
+/// Page-locked host memory that the card copies from and to, zeroed.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain memory; who may touch it when is the owner's business.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// Pins `len` bytes.
+    pub(crate) fn new(len: usize) -> Result<Pinned, DeviceError> {
+        let mut base: *mut c_void = null_mut();
+        let len = len.max(1);
+        // SAFETY: writes one address.
+        let result = unsafe { sys::cuMemHostAlloc(&mut base, len, 0) };
+        check("cuMemHostAlloc", result).map_err(|error| DeviceError::Reserve {
+            bytes: Bytes(len as u64),
+            space: "pinned memory",
+            reason: error.to_string(),
+        })?;
+        let base = NonNull::new(base.cast::<u8>()).expect("the driver gave an address");
+        // SAFETY: the block has `len` bytes.
+        unsafe { base.write_bytes(0, len) };
+        Ok(Pinned { base, len })
+    }
+
+    /// All of it.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` initialised bytes, borrowed with `self`.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    /// All of it, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; `&mut self` keeps others away.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+
+    /// Starts copying the first `len` bytes to `at`. They must not be written before the copy is
+    /// done: an [`Event`] tells.
+    pub(crate) fn send(
+        &self,
+        context: &Context,
+        memory: &Memory,
+        at: u64,
+        len: usize,
+    ) -> Result<(), DeviceError> {
+        assert!(len <= self.len, "{len} bytes of {} to send", self.len);
+        let to = memory.address(at, len as u64);
+        // SAFETY: the block has `len` bytes and lives as long as its owner, which drops it after
+        // the stream is idle; the span lies in the allocation.
+        let result = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, self.base.as_ptr().cast(), len, context.stream)
+        };
+        check("cuMemcpyHtoDAsync", result)
+    }
+
+    /// Copies `len` bytes from `at` here, and waits.
+    pub(crate) fn fetch(
+        &mut self,
+        context: &Context,
+        memory: &Memory,
+        at: u64,
+        len: usize,
+    ) -> Result<(), DeviceError> {
+        assert!(len <= self.len, "{len} bytes of {} to fetch", self.len);
+        let from = memory.address(at, len as u64);
+        // SAFETY: as in `send`.
+        let result = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(self.base.as_ptr().cast(), from, len, context.stream)
+        };
+        check("cuMemcpyDtoHAsync", result)?;
+        context.wait()
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: the block is this value's.
+        let _ = unsafe { sys::cuMemFreeHost(self.base.as_ptr().cast()) };
+    }
+}

@@ -85,26 +85,21 @@ impl CudaDevice {
     /// Lets attention have its shared memory, or says that the card has too little.
     fn allow_shared(&self, program: &Program) -> Result<(), DeviceError> {
         let (opened, head_dim) = (&self.opened, program.kv.head_dim);
-        for (kernels, dim) in opened.kernels.attention[self.stored()]
-            .iter()
-            .zip(crate::kernels::HEAD_DIMS)
-            .filter(|(_, dim)| head_dim <= *dim)
-            .take(1)
-        {
-            for (f, queries) in [(kernels.tiles, TILE_QUERIES), (kernels.split, SPLIT_QUERIES)] {
-                let bytes = attention_shared(queries, head_dim, self.value_bytes());
-                if bytes + 1024 > opened.card.shared_bytes_max {
-                    return Err(DeviceError::ShapeUnsupported {
-                        what: "shared memory of attention",
-                        found: u64::from(bytes),
-                        expected: "less; use model.kv_format bf16",
-                    });
-                }
-                if bytes > 48 * 1024 {
-                    opened.context.allow_shared(f, bytes)?;
-                }
+        let width = crate::kernels::HEAD_DIMS.iter().position(|dim| head_dim <= *dim);
+        let Some(width) = width else { return Ok(()) };
+        let kernels = opened.kernels.attention[self.stored()][width];
+        for (f, queries) in [(kernels.tiles, TILE_QUERIES), (kernels.split, SPLIT_QUERIES)] {
+            let bytes = attention_shared(queries, head_dim, self.value_bytes());
+            if bytes + 1024 > opened.card.shared_bytes_max {
+                return Err(DeviceError::ShapeUnsupported {
+                    what: "shared memory of attention",
+                    found: u64::from(bytes),
+                    expected: "less; use model.kv_format bf16",
+                });
             }
-            let _ = dim;
+            if bytes > 48 * 1024 {
+                opened.context.allow_shared(f, bytes)?;
+            }
         }
         Ok(())
     }
@@ -350,8 +345,7 @@ impl Device for CudaDevice {
         for (ids, prompt) in [(prompt, true), (output, false)] {
             for piece in ids.chunks(room) {
                 assert!(piece.iter().all(|&id| id < bound.vocab), "an id outside the vocabulary");
-                let bytes: Vec<u8> = piece.iter().flat_map(|id| id.to_le_bytes()).collect();
-                memory.write(context, keys, &bytes)?;
+                memory.write(context, keys, bytes_of(piece))?;
                 let count = piece.len() as u32;
                 let marked = if prompt { count } else { 0 };
                 let counts = memory.address(at, row);
@@ -385,6 +379,13 @@ impl Drop for CudaDevice {
         let _ = self.opened.context.enter();
         let _ = self.opened.context.wait();
     }
+}
+
+/// Ids as they lie in memory: both sides count from the little end.
+fn bytes_of(ids: &[u32]) -> &[u8] {
+    const { assert!(cfg!(target_endian = "little"), "hosts of NVIDIA cards are little-endian") };
+    // SAFETY: any bytes of integers are bytes, and one more aligned than the other has no rest.
+    unsafe { ids.align_to::<u8>().1 }
 }
 
 fn too_large(_: Overflow) -> DeviceError {

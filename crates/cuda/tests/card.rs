@@ -1,6 +1,6 @@
 //! Whole programs on a card: right against f64, and the same bits in every way to run them.
 //!
-//! Ignored where `cargo test` runs without a card; `gpu/check.sh` runs them on one.
+//! Ignored where `cargo test` runs without a card; `make gpu` runs them on one.
 
 #[path = "../../cpu/tests/support/mod.rs"]
 mod support;

@@ -7,8 +7,11 @@ says of each kernel is compared with `limits.toml`: registers, static shared mem
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import tomllib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -87,10 +90,23 @@ def limit_of(kernel: str) -> dict[str, int]:
     raise AssertionError(f"{kernel} has no limit; give it one in limits.toml")
 
 
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[dict[tuple[str, str], Future[str]]]:
+    """Every file for every architecture, side by side: the call gives the interpreter free."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        yield {
+            (name, architecture): pool.submit(compile_file, name, architecture)
+            for architecture in ARCHITECTURES
+            for name in FILES
+        }
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("name", FILES)
-def test_every_kernel_compiles_within_its_limits(name: str, architecture: str) -> None:
-    found = usage_of(compile_file(name, architecture))
+def test_every_kernel_compiles_within_its_limits(
+    name: str, architecture: str, compiled: dict[tuple[str, str], Future[str]]
+) -> None:
+    found = usage_of(compiled[name, architecture].result())
     assert found, "the compiler's log names no kernel"
     problems = []
     for kernel, usage in sorted(found.items()):

@@ -9,11 +9,11 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_INPUTS := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 'Cargo.toml' \
-                 -o -name 'build.rs' 2>/dev/null)
+                 -o -name 'build.rs' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-rust test-python lint format simulate fuzz bench peers golden \
-        wheel clean
+.PHONY: help setup serve test test-rust test-python gpu lint format simulate fuzz bench peers \
+        golden wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-rust: | check-tools
 test-python: $(VENV)/.dev $(VENV)/.native
 	$(BIN)/ignis models fetch $(MODEL)
 	$(BIN)/python -m pytest $(ARGS)
+
+gpu: $(VENV)/.dev $(VENV)/.native ## every check that needs an NVIDIA card (CARD_TESTS= its built Rust tests, ARGS=)
+	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 lint: $(VENV)/.dev $(VENV)/.native ## formatting, lints, types, stubs, import directions, tidiness
 	cargo fmt --all --check

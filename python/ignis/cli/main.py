@@ -35,6 +35,7 @@ COMMANDS = {
     "plan": "show what a model takes, line by line, without loading it",
     "chat": "talk to a model in the terminal",
     "bench": "measure how fast a model runs here",
+    "doctor": "say what this machine has to serve with",
     "models": "list, fetch and inspect models",
     "config": "print, generate and explain options",
     "help": "show the help of a command",

@@ -23,6 +23,11 @@ def nvrtc_file() -> str | None:
     return None
 
 
+def kernels_folder() -> Path:
+    """Where compiled kernels are kept; removing it costs the next start some seconds."""
+    return user_cache_folder() / "kernels"
+
+
 def device_options(
     kind: str, *, threads: int = 1, kv_format: str = "bf16", activations: str = "int8"
 ) -> _native.DeviceOptions:
@@ -31,9 +36,8 @@ def device_options(
 
     if kind != "cuda":
         return _native.DeviceOptions(kind, threads, kv_format, activations)
-    kernels = str(user_cache_folder() / "kernels")
     return _native.DeviceOptions(
-        kind, threads, kv_format, activations, nvrtc=nvrtc_file(), kernels=kernels
+        kind, threads, kv_format, activations, nvrtc=nvrtc_file(), kernels=str(kernels_folder())
     )
 
 

@@ -1,0 +1,101 @@
+"""`ignis doctor`: what this machine has to serve with. Status 0 if some device can."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from ignis.cli.flags import add_option_flags, config_from
+from ignis.cli.machine import describe_machine
+from ignis.plan.core import native_errors
+from ignis.plan.cuda import find_card, kernels_folder, nvrtc_file
+from ignis.plan.units import human
+
+LIBRARIES = ("libcuda.so", "libnvrtc.so", "libnvidia-ml.so")
+MAPS = Path("/proc/self/maps")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the flags of `ignis doctor`."""
+    parser.usage = "%(prog)s [options]"
+    add_option_flags(parser, ("", "kv_disk", "cache"))
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print what was found; the exit status."""
+    config = config_from(args)
+    console = Console()
+    with native_errors():
+        from ignis import _native
+
+        rows = _machine(_native.free_bytes("cpu"))
+        try:
+            card = find_card()
+        except _native.NativeError as problem:
+            rows.append(("card", f"none that can be used: {problem}"))
+            found = "cpu"
+        else:
+            rows += _card(card.name, card.capability, card.total_bytes, _native.free_bytes("cuda"))
+            rows.append(("driver", f"for CUDA {card.driver[0]}.{card.driver[1]}"))
+            rows.append(("NVRTC", f"{card.nvrtc[0]}.{card.nvrtc[1]}"))
+            made = len(list(kernels_folder().glob("*.cubin")))
+            rows.append(("kernels", f"{kernels_folder()}, {made} files"))
+            found = "cuda"
+    rows += [("library", path) for path in loaded_libraries()]
+    if nvrtc := nvrtc_file():
+        rows.append(("package", nvrtc))
+    rows.append(("KV-disk", _disk(config.kv_disk_folder)))
+    rows.append(("serving", f"possible; device auto takes {found}"))
+    for name, text in rows:
+        console.print(f"{name:9}{text}", highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _machine(free: int) -> list[tuple[str, str]]:
+    machine = describe_machine()
+    return [
+        ("ignis", f"{machine.ignis}, Python {machine.python}, {machine.system}"),
+        ("CPU", f"{machine.cpu} ({machine.cpu_flags}), {machine.cores_usable} cores"),
+        ("RAM", f"{human(machine.memory_bytes)}, {human(free)} available"),
+    ]
+
+
+def _card(name: str, capability: tuple[int, int], total: int, free: int) -> list[tuple[str, str]]:
+    major, minor = capability
+    memory = f"{human(total)}, {human(free)} free"
+    return [("card", f"{name}, compute capability {major}.{minor}, {memory}")]
+
+
+def loaded_libraries(maps: Path = MAPS) -> list[str]:
+    """Files of NVIDIA's libraries that this process has loaded, as the system found them."""
+    try:
+        lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    paths = {line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) == 6}
+    return sorted(path for path in paths if Path(path).name.startswith(LIBRARIES))
+
+
+def _disk(folder: Path) -> str:
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    if not os.access(there, os.W_OK):
+        return f"{folder}: not writable"
+    how = "unbuffered" if takes_direct(there) else "through the page cache (no O_DIRECT there)"
+    return f"{folder}: reads and writes {how}"
+
+
+def takes_direct(folder: Path) -> bool:
+    """Whether files of this folder can be opened unbuffered."""
+    flag = getattr(os, "O_DIRECT", None)
+    if flag is None:
+        return False
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".ignis-") as probe:
+        try:
+            os.close(os.open(probe.name, os.O_RDWR | flag))
+        except OSError:
+            return False
+    return True

@@ -16,15 +16,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ignis._native import DeviceOptions, Engine, Limits, needs
+from ignis._native import Engine, Limits, needs
 from ignis.catalogue import fetch_if_missing
 from ignis.cli import perplexity, rates
 from ignis.cli.flags import add_model_argument, add_option_flags, config_from
 from ignis.cli.machine import describe_machine
 from ignis.config import Config
 from ignis.errors import ConfigError
+from ignis.plan import device_to_run
 from ignis.plan.core import native_errors
 from ignis.plan.cores import physical_cores
+from ignis.plan.cuda import device_options
 from ignis.server.loading import text_of_model
 
 CHUNK_TOKENS = 512
@@ -39,6 +41,7 @@ class LoadOptions:
     """How the model is loaded for a run."""
 
     path: str
+    device: str
     threads: int
     activations: str
     kv_format: str
@@ -56,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--only", action="append", metavar="ROW", help=f"this row only; repeatable. Rows: {rows}")
     add("--perplexity", metavar="FILE", type=Path, help="score this text instead of timing")
     add("--json", metavar="FILE", help="write the record to FILE; - for standard output")
-    add_option_flags(parser, ("model", "cpu", "cache"))
+    add_option_flags(parser, ("", "model", "cpu", "cache"))
 
 
 def main(args: argparse.Namespace) -> int:
@@ -69,6 +72,7 @@ def main(args: argparse.Namespace) -> int:
     path = fetch_if_missing(config.model.path, config.cache_folder, Console(stderr=True))
     options = LoadOptions(
         path=str(path),
+        device=device_to_run(config).kind,
         threads=args.threads or config.cpu.threads or physical_cores(),
         activations=config.cpu.activations,
         kv_format=config.model.kv_format,
@@ -98,10 +102,16 @@ def main(args: argparse.Namespace) -> int:
 def load(options: LoadOptions, lanes: int, pages_a_lane: int, pages: int) -> Engine:
     """Plans and loads the model for `lanes` sequences of at most `pages_a_lane` pages."""
     limits = Limits(lanes, options.chunk_tokens, pages_a_lane * PAGE_TOKENS, pages)
-    device = DeviceOptions("cpu", options.threads, options.kv_format, options.activations)
+    device = device_options(
+        options.device,
+        threads=options.threads,
+        kv_format=options.kv_format,
+        activations=options.activations,
+    )
     with native_errors():
         need = needs(options.path, limits, device)
-        plan = [*need.lines, ("kv_pool", pages * need.kv_page_bytes)]
+        lines = dict(need.lines) | dict(device.measured())
+        plan = [*lines.items(), ("kv_pool", pages * need.kv_page_bytes)]
         return Engine.load(options.path, limits, device, plan)
 
 

@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help=f"cpu (this machine), or a card that need not be here: {', '.join(CARDS)}. "
+        help="cpu or cuda (this machine's), or a card that need not be here: "
+        f"{', '.join(CARDS)}. "
         "Default: cpu.",
     )
     parser.add_argument(

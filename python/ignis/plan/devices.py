@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ignis.config import Config
@@ -18,7 +18,8 @@ class Device:
 
     `total_bytes` None means that free memory is read from this machine. `recorded` holds bytes of
     the lines that only a load can measure, as they were measured on a card of this kind; a plan
-    marks them estimated. A card that is here has none: they are measured.
+    marks them estimated. A card that is here has none: they are measured. `why` says what kept
+    `auto` from a card.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Device:
     title: str
     total_bytes: int | None = None
     recorded: tuple[tuple[str, int], ...] = ()
+    why: str | None = None
 
     @property
     def lanes(self) -> int:
@@ -84,7 +86,7 @@ def device_to_plan(name: str) -> Device:
 def device_to_run(config: Config) -> Device:
     """The device a load runs on. Raises ConfigError where the named one cannot be used.
 
-    `auto` takes the card if there is one that can be used; the plan's title says which it took.
+    `auto` takes the card if there is one that can be used, else the CPU, which then says why.
     """
     if config.device == "cpu":
         return CPU
@@ -92,7 +94,7 @@ def device_to_run(config: Config) -> Device:
         return _card_here()
     except NoCard as problem:
         if config.device == "auto":
-            return CPU
+            return replace(CPU, why=str(problem))
         place = config.source("device").place or "device"
         raise ConfigError(f"{place}: {problem}") from None
 

@@ -31,6 +31,7 @@ def plan_as_dict(plan: Plan) -> dict[str, object]:
             "context_trained": plan.model.context_trained,
         },
         "device": {"name": plan.device.name, "kind": plan.device.kind, "title": plan.device.title},
+        "device_reason": plan.device.why,
         "mode": plan.mode,
         "free_at_start_bytes": plan.free_at_start_bytes,
         "headroom_bytes": plan.headroom_bytes if plan.mode == "derived" else None,
@@ -121,6 +122,9 @@ def print_plan(plan: Plan, console: Console) -> None:
     console.print(
         f"[bold]{escape(title)}[/] on {escape(plan.device.title)}", highlight=False, soft_wrap=True
     )
+    if plan.device.why:
+        reason = escape(f"The CPU, as no card can be used: {plan.device.why}.")
+        console.print(reason, style="dim", highlight=False, soft_wrap=True)
     console.print(_budget_sentence(plan), highlight=False, soft_wrap=True)
 
     table = _table("line", "bytes", "", "what it is for")

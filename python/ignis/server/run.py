@@ -67,6 +67,7 @@ def serve(config: Config) -> int:
     with listening(config.server.bind) as taken:
         plan = plan_model(config, console)
         print_plan(plan, console)
+        events.device_chosen(plan.device)
         events.vram_plan(plan)
         events.host_plan(plan.host)
         return asyncio.run(_Server(config, plan, taken, console).run())

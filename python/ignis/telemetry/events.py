@@ -59,6 +59,17 @@ class LoggedPlan(Protocol):
     def line_bytes(self) -> list[tuple[str, int]]: ...
 
 
+class LoggedDevice(Protocol):
+    """What the events read of a device; see `ignis.plan.Device`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def why(self) -> str | None: ...
+
+
 class LoggedLine(Protocol):
     """One line of a plan."""
 
@@ -122,6 +133,11 @@ def config_source(path: Path | None, profile: str | None, named: Iterable[str]) 
         profile=profile,
         named=sorted(named),
     )
+
+
+def device_chosen(device: LoggedDevice) -> None:
+    """`ignis.device.chosen`: what the model runs on, and why `auto` took no card."""
+    log.info("ignis.device.chosen", device=device.kind, title=device.title, reason=device.why)
 
 
 def vram_plan(plan: LoggedPlan) -> None:

@@ -65,6 +65,9 @@ class Index:
             found = [
                 entry
                 for entry in self._entries.get(page_keys(chain, pages), ())
-                if entry.position <= position_max and entry.tokens == tokens[: entry.position]
+                if entry.position <= position_max
+                # Keys of other lengths may be the same: each entry is found at its own.
+                and entry.position // self.page_tokens == pages
+                and entry.tokens == tokens[: entry.position]
             ]
             yield from sorted(found, key=lambda entry: -entry.position)

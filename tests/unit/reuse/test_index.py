@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ignis.reuse import Entry, Index
@@ -30,6 +30,7 @@ def filled(known: list[array[int]]) -> Index:
 
 
 @given(known=st.lists(TOKENS, max_size=12), tokens=TOKENS)
+@example(known=[array("I", [0] * 4)], tokens=array("I", [0] * 9))
 def test_all_that_a_prompt_begins_with_is_found_longest_first(
     known: list[array[int]], tokens: array[int]
 ) -> None:

@@ -6,13 +6,14 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import structlog
 
 from ignis.config import load_config
 from ignis.errors import PlanRefused
-from ignis.plan import HOST_LINES, VRAM_LINES, make_plan
+from ignis.plan import CPU, HOST_LINES, VRAM_LINES, make_plan
 from ignis.telemetry import configure_logging, events
 from tests.unit.plan.fake_core import FakeCore
 
@@ -129,3 +130,10 @@ def test_the_console_form_is_not_json() -> None:
     events.process_started("1")
     assert "ignis.process.started" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
+
+
+def test_the_device_is_logged_with_what_kept_auto_from_a_card(stream: io.StringIO) -> None:
+    events.device_chosen(replace(CPU, why="no NVIDIA driver was found"))
+    (event,) = logged(stream)
+    assert event["event"] == "ignis.device.chosen"
+    assert (event["device"], event["reason"]) == ("cpu", "no NVIDIA driver was found")

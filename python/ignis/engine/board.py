@@ -62,9 +62,10 @@ class Board:
         tier: TierName | None = None,
         kind: KindName | None = None,
         amount: int = 1,
+        source: TierName = "device",
     ) -> None:
         """Something to count."""
-        self.facts.append(Fact(name, tier, kind, amount))
+        self.facts.append(Fact(name, tier, kind, amount, source))
 
     def lose(self, entry: Entry, place: int, *, dropped: bool = False) -> None:
         """Give up a copy of what is retained; the last one is a discard."""

@@ -40,6 +40,7 @@ class Fact(NamedTuple):
     tier: TierName | None = None
     kind: KindName | None = None
     amount: int = 1
+    source: TierName = "device"  # where what was copied down lay
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from ignis.engine.actions import (
 )
 from ignis.engine.api import Mark
 from ignis.engine.board import Board
+from ignis.engine.metrics import TierName
 from ignis.engine.seats import Seat, State
 from ignis.reuse import PLACES, Entry
 from ignis.reuse.entry import DEVICE, DISK, KV_RAM
@@ -46,6 +47,7 @@ class Out:
     seat: Seat | None = None
     entry: Entry | None = None
     then_drop: bool = False  # the slot, which gives way
+    source: TierName = "device"
     image: int = -1  # until the engine named it
 
     @property
@@ -110,6 +112,7 @@ class Transfers:
         if slot >= 0:
             return Spill(slot, tier, 2 if entry.kind == "prefix" else 1, entry.class_index)
         assert tier == DISK - 1, "an image is copied from KV-RAM to KV-disk"
+        self.out.source = "kv_ram"
         return CopyDown(image, entry.class_index)
 
     def abandon_copy(self) -> Action:
@@ -182,7 +185,7 @@ class Transfers:
         assert entry is not None
         entry.writing = False
         board.ledger.hold(entry, out.tier + 1, out.image)
-        board.fact("retained_spill", tier, entry.kind)
+        board.fact("retained_spill", tier, entry.kind, source=out.source)
         if out.then_drop:
             board.lose(entry, DEVICE)
 

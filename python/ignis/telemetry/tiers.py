@@ -49,6 +49,8 @@ class EngineFact(Protocol):
     def kind(self) -> str | None: ...
     @property
     def amount(self) -> int: ...
+    @property
+    def source(self) -> str: ...
 
 
 class TieredPlan(Protocol):
@@ -149,12 +151,12 @@ class TierCounts:
             self.prefilled_again += 1
             self.prefilled_again_tokens += fact.amount
         if tier == "disk":
-            self._disk_fact(name, fact.amount)
+            self._disk_fact(name, fact.source, fact.amount)
 
-    def _disk_fact(self, name: str, amount: int) -> None:
+    def _disk_fact(self, name: str, source: str, amount: int) -> None:
         """Count what reached KV-disk, and say once when it begins to refuse writes."""
         if name in {"evicted", "retained_spill"}:
-            self.disk_spills["device"] += amount
+            self.disk_spills[source] += amount
             self._disk_refuses = False
         elif name == "move_refused_write" and not self._disk_refuses:
             self._disk_refuses = True

@@ -94,6 +94,7 @@ def test_facts_reach_their_family() -> None:
         Fact("retained_reused_tokens", "device", "prefix", 128),
         Fact("retained_reused_tokens", "disk", "checkpoint", 1000),
         Fact("retained_spill", "disk", "checkpoint"),
+        Fact("retained_spill", "disk", "prefix", source="kv_ram"),
         Fact("skipped_publish_no_slot", "device", "prefix"),
         Fact("move_refused_read", "disk"),
     )
@@ -108,6 +109,9 @@ def test_facts_reach_their_family() -> None:
     reused = "ignis_retained_reused_tokens_total"
     assert value(metrics, reused, tier="disk", kind="checkpoint") == 1000
     assert value(metrics, "ignis_prefix_reused_tokens_total") == 128
+    spills = "ignis_kv_disk_spills_total"
+    assert value(metrics, spills, **{"from": "device"}) == 2
+    assert value(metrics, spills, **{"from": "kv_ram"}) == 1
     skips = "ignis_retained_slot_skips_total"
     assert value(metrics, skips, reason="publish_skipped_no_slot") == 1
     assert value(metrics, "ignis_kv_disk_failures_total", op="read") == 1

@@ -82,6 +82,7 @@ class Run:
 
     model: LoadedModel
     recorder: Recorder
+    pages_total: int
     asked: list[Asked] = field(default_factory=list)
 
     async def chat(
@@ -137,7 +138,7 @@ async def loaded(options: Mapping[str, object]) -> AsyncIterator[Run]:
     plan = plan_model(config, console)
     recorder = Recorder()
     async with running_model(config, plan, recorder, console) as (model, _):
-        yield Run(model, recorder)
+        yield Run(model, recorder, plan.pages)
 
 
 def percentiles(seconds: list[float]) -> dict[str, Any]:

@@ -31,7 +31,6 @@ AGENT_TOKENS = 1500
 AGENT_ANSWER_TOKENS = 300
 INSTRUCTION_TOKENS = 400  # of them, the same for all
 TURNS = 10
-PAUSE_SECONDS = 0.4  # between two turns
 MOVES_LEAST, HITS_LEAST = 50, 20
 
 # Name, bytes of KV-RAM, bytes of KV-disk. "both" has room for one moved sequence in RAM.
@@ -88,7 +87,7 @@ def cut(run: Run, text: str, tokens: int) -> str:
     return tokenizer.decode(tokenizer.encode(text)[:tokens])
 
 
-async def conversation(run: Run, number: int, seed: int) -> None:
+async def conversation(run: Run, number: int, seed: int, pause_s: float) -> None:
     """Ten turns over one document of 950 tokens."""
     draw = random.Random(f"conversation {number} {seed}")
     messages = [{"role": "system", "content": cut(run, words(draw, 950), 950)}]
@@ -96,7 +95,7 @@ async def conversation(run: Run, number: int, seed: int) -> None:
         messages.append({"role": "user", "content": words(draw, 14)})
         text = await run.chat(messages, sampling_of(draw), 32, "interactive")
         messages.append({"role": "assistant", "content": text})
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(pause_s)
 
 
 async def agent(run: Run, number: int, seed: int, over: asyncio.Event) -> None:
@@ -115,7 +114,7 @@ async def agent(run: Run, number: int, seed: int, over: asyncio.Event) -> None:
         task += 1
 
 
-async def under_pressure(run: Run, conversations: int, seed: int) -> None:
+async def under_pressure(run: Run, conversations: int, seed: int, pause_s: float) -> None:
     """Six agents, and one conversation after another in front of them."""
     over = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -123,7 +122,7 @@ async def under_pressure(run: Run, conversations: int, seed: int) -> None:
             group.create_task(agent(run, number, seed, over))
         await asyncio.sleep(1.0)
         for number in range(conversations):
-            await conversation(run, number, seed)
+            await conversation(run, number, seed, pause_s)
         over.set()
 
 
@@ -165,13 +164,15 @@ def summary(run: Run, tier_on: bool) -> dict[str, Any]:
 
 
 async def run_setup(
-    model: str, setup: tuple[str, str, str], conversations: int, seed: int
+    arguments: argparse.Namespace, setup: tuple[str, str, str]
 ) -> tuple[dict[str, Any], Run]:
     """One setup, with what it was seen to do."""
     name, kv_ram, kv_disk = setup
+    # Where nothing can move, a third of the conversations tells as much.
+    conversations = arguments.conversations if name != "neither" else 3
     with tempfile.TemporaryDirectory() as folder:
-        async with loaded(options(model, kv_ram, kv_disk, Path(folder))) as run:
-            await under_pressure(run, conversations, seed)
+        async with loaded(options(arguments.model, kv_ram, kv_disk, Path(folder))) as run:
+            await under_pressure(run, conversations, arguments.seed, arguments.pause)
     found = summary(run, tier_on=name != "neither")
     print(f"{name}: {found['requests']} requests in {found['seconds']} s", file=sys.stderr)
     return found, run
@@ -182,9 +183,7 @@ async def _run(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str,
     for setup in SETUPS:
         if arguments.setup and setup[0] not in arguments.setup:
             continue
-        # Where nothing can move, a third of the conversations tells as much.
-        conversations = arguments.conversations if setup[0] != "neither" else 3
-        found, run = await run_setup(arguments.model, setup, conversations, arguments.seed)
+        found, run = await run_setup(arguments, setup)
         setups[setup[0]], runs[setup[0]] = found, run
     asked = [one for run in runs.values() for one in run.asked]
     expected = await references(arguments.model, asked)
@@ -206,7 +205,7 @@ def passed(setups: dict[str, Any]) -> bool:
     )
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(found: dict[str, Any], name: str) -> str:
     """The report for people."""
     rows = [
         "requests",
@@ -242,7 +241,7 @@ def markdown(found: dict[str, Any]) -> str:
     text += (
         "\nThe longest gaps while moving are of sequences that moved: the time they were away.\n"
     )
-    return text + "\n![pool, KV-RAM, KV-disk and tokens over time](pressure.png)\n"
+    return text + f"\n![pool, KV-RAM, KV-disk and tokens over time]({name}.png)\n"
 
 
 def main() -> int:
@@ -252,15 +251,17 @@ def main() -> int:
     )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--conversations", type=int, default=9)
+    parser.add_argument("--pause", type=float, default=0.4, help="seconds between two turns")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--setup", action="append", choices=[name for name, _, _ in SETUPS])
+    parser.add_argument("--name", default="pressure", help="of the results")
     parser.add_argument("--out", type=Path, default=record.RESULTS, help="folder of the results")
     arguments = parser.parse_args()
     conditions = record.conditions("benches.scenarios.pressure")
     setups, runs = asyncio.run(_run(arguments))
     found = {"conditions": conditions, "setups": setups}
-    record.write("pressure", found, text := markdown(found), arguments.out)
-    plot({name: run.recorder for name, run in runs.items()}, arguments.out / "pressure.png")
+    record.write(arguments.name, found, text := markdown(found, arguments.name), arguments.out)
+    plot(runs, arguments.out / f"{arguments.name}.png")
     print(text)
     return 0 if passed(setups) else 1
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benches.scenarios.model import Recorder
+from benches.scenarios.model import Run
 
 STEP_SECONDS = 0.25
 
 
-def plot(recorders: dict[str, Recorder], path: Path) -> None:
-    """Draw each recorder's rounds, four axes one above the other."""
+def plot(runs: dict[str, Run], path: Path) -> None:
+    """Draw the rounds of each run, four axes one above the other."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -18,17 +18,17 @@ def plot(recorders: dict[str, Recorder], path: Path) -> None:
 
     figure, axes = plt.subplots(
         4,
-        len(recorders),
+        len(runs),
         sharex="col",
         sharey="row",
         squeeze=False,
-        figsize=(5 * len(recorders), 9),
+        figsize=(5 * len(runs), 9),
     )
-    for column, (name, recorder) in enumerate(recorders.items()):
+    for column, (name, run) in enumerate(runs.items()):
         pool, ram, disk, tokens = axes[:, column]
-        times = [at for at, _ in recorder.rounds]
-        stats = [one for _, one in recorder.rounds]
-        total = max(one.pages_free for one in stats)
+        times = [at for at, _ in run.recorder.rounds]
+        stats = [one for _, one in run.recorder.rounds]
+        total = run.pages_total
         pool.plot(times, [total - one.pages_free for one in stats], drawstyle="steps-post")
         pool.axhline(total, linestyle="--", color="grey")
         ram.plot(times, [one.kv_ram_windows_used for one in stats], drawstyle="steps-post")

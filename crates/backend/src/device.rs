@@ -73,6 +73,25 @@ pub trait Device: Send {
     fn put_weight(&mut self, id: WeightId, stored: &[&[u8]]) -> Result<(), DeviceError>;
     /// Runs the body of the program over the round, then the head for `round.logit_rows`.
     fn run(&mut self, round: &Round<'_>) -> Result<(), DeviceError>;
+    /// Begins a round and its draws, as `run` and `sample` would do them one after the other, and
+    /// returns without waiting for either; the arguments are not looked at after that.
+    ///
+    /// `Ok(false)`: this device only runs rounds whole. After `Ok(true)` and until `collect`, only
+    /// `read`, `write` and `copy` are called: they write nowhere where the round reads or writes,
+    /// and what they read of a page that it writes to are other rows than those. They may run
+    /// beside the round, and see all that earlier rounds wrote. After an error nothing is under
+    /// way, as after one of `collect`.
+    fn start(
+        &mut self,
+        _round: &Round<'_>,
+        _lanes: &[LaneSampling<'_>],
+    ) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+    /// Waits for what `start` began and gives its draws, one for each of its lanes.
+    fn collect(&mut self, _out: &mut [SampleOut]) -> Result<(), DeviceError> {
+        unreachable!("a device that starts rounds collects them")
+    }
     /// Runs the head again for other rows of the round that `run` has just done.
     fn run_head(&mut self, round: &Round<'_>) -> Result<(), DeviceError>;
     /// Draws one token for each entry from the logits that `run` left, and counts it as output.
@@ -93,7 +112,8 @@ pub trait Device: Send {
     ) -> Result<(), DeviceError>;
     /// Copies `out.len()` bytes that start `at` bytes into the reservation to the host.
     ///
-    /// Between rounds only, like the two below: what the last round wrote is there.
+    /// What the last round wrote is there. Beside a round that was started it is called within the
+    /// bounds that `start` names, like the two below; what those two write, the next round sees.
     fn read(&mut self, at: u64, out: &mut [u8]) -> Result<(), DeviceError>;
     /// Copies `bytes` from the host to `at`.
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;

@@ -1,26 +1,17 @@
-//! Lanes and rounds over a sealed arena.
+//! Lanes over a sealed arena: who is seated, and what a lane holds.
 
-use arrayvec::ArrayVec;
 use ignis_arena::{Arena, FixedVec, Sealed};
-use ignis_backend::{Device, LaneSampling};
-use ignis_ops::{LOGIT_BIAS_MAX, Round, SampleOut, Sampling, Segment};
+use ignis_backend::Device;
+use ignis_ops::{LOGIT_BIAS_MAX, SampleOut, Sampling};
 use ignis_pages::{Holder, PageTable};
-use ignis_types::{Bytes, LANES_MAX, LaneId, Limits, PAGE_TOKENS, PlanLine, SlotId};
+use ignis_types::{Bytes, LaneId, Limits, PAGE_TOKENS, PlanLine, SlotId};
 
 use crate::error::EngineError;
 use crate::lane::{Lane, LaneState};
 use crate::load::DeviceSpace;
 use crate::moves::Moves;
 use crate::retained::Slots;
-
-/// What a round does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoundPlan<'a> {
-    /// A lane and how many further tokens of its prompt to compute.
-    pub prefill: Option<(u32, u32)>,
-    /// Lanes that append their last token and draw the next.
-    pub decode: &'a [u32],
-}
+use crate::round::{Composed, RoundResult, UnderWay};
 
 /// A sequence to be seated.
 #[derive(Clone, Copy, Debug)]
@@ -45,15 +36,6 @@ impl<'a> Admission<'a> {
     }
 }
 
-/// What one lane drew in a round.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RoundResult {
-    /// Which lane.
-    pub lane: u32,
-    /// Its token and log-probabilities.
-    pub sample: SampleOut,
-}
-
 /// A loaded model. Used by one thread at a time.
 pub struct Engine {
     pub(crate) device: Box<dyn Device>,
@@ -61,18 +43,15 @@ pub struct Engine {
     pub(crate) limits: Limits,
     pub(crate) vocab: u32,
     /// Ids below this may be drawn.
-    ids: u32,
+    pub(crate) ids: u32,
     pub(crate) pages: PageTable,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) slots: Slots,
     pub(crate) moves: Moves,
-    pub(crate) tokens: FixedVec<u32>,
-    pub(crate) segments: FixedVec<Segment>,
-    pub(crate) logit_rows: FixedVec<u32>,
-    /// Lane of each logit row.
-    drawing: FixedVec<u32>,
-    samples: Vec<SampleOut>,
-    results: FixedVec<RoundResult>,
+    pub(crate) under_way: UnderWay,
+    pub(crate) composed: Composed,
+    pub(crate) samples: Vec<SampleOut>,
+    pub(crate) results: FixedVec<RoundResult>,
 }
 
 impl Engine {
@@ -96,10 +75,8 @@ impl Engine {
             lanes: (0..lanes_max).map(|_| Lane::new(limits.context_tokens_max)).collect(),
             slots,
             moves,
-            tokens: FixedVec::new(limits.round_rows_max() as usize),
-            segments: FixedVec::new(lanes_max),
-            logit_rows: FixedVec::new(lanes_max),
-            drawing: FixedVec::new(lanes_max),
+            under_way: UnderWay::Nothing,
+            composed: Composed::new(&limits),
             samples: vec![SampleOut::default(); lanes_max],
             results: FixedVec::new(lanes_max),
         }
@@ -122,13 +99,14 @@ impl Engine {
     ///
     /// Errors: the lane is taken; the tokens are none, hold an id outside the vocabulary, or do not
     /// fit the reservation with one token more; the slot is empty or not a proper prefix of them;
-    /// pages are short. Nothing changes then.
+    /// pages are short; a round is under way. Nothing changes then.
     pub fn admit(
         &mut self,
         lane: u32,
         admission: &Admission<'_>,
         slot: Option<SlotId>,
     ) -> Result<(), EngineError> {
+        self.expect_no_round("admit")?;
         self.expect_state(lane, LaneState::Empty)?;
         self.check_admission(admission)?;
         let copied = match slot {
@@ -201,133 +179,14 @@ impl Engine {
 
     /// Empties a lane and frees its pages, whatever it is in; a move of it is abandoned. An empty
     /// lane stays as it is.
+    ///
+    /// Errors: the lane does not exist, or is in the round under way.
     pub fn release(&mut self, lane: u32) -> Result<(), EngineError> {
-        self.lane(lane)?;
+        self.expect_at_rest(lane)?;
         self.abandon_moves_of(lane);
         self.pages.release(Holder::Lane(LaneId(lane)));
         self.lanes[lane as usize].clear();
         Ok(())
-    }
-
-    /// Runs one round: the prefill chunk and every decode lane in one pass over the weights.
-    ///
-    /// A prefill that reaches the end of its prompt draws that lane's first token. Results: the
-    /// prefill lane's, if any, then the decode lanes' in order. After a device fault every lane of
-    /// the round is broken and can only be released.
-    pub fn round(&mut self, plan: RoundPlan<'_>) -> Result<&[RoundResult], EngineError> {
-        self.results.clear();
-        self.compose(plan)?;
-        if self.tokens.is_empty() {
-            return Ok(&self.results);
-        }
-        let ran = self.run_and_draw();
-        if ran.is_err() {
-            for segment in self.segments.iter() {
-                self.lanes[segment.lane as usize].state = LaneState::Broken;
-            }
-        }
-        ran?;
-        self.move_lanes_on();
-        Ok(&self.results)
-    }
-
-    /// Fills the round's arrays; every check is made before any state changes.
-    fn compose(&mut self, plan: RoundPlan<'_>) -> Result<(), EngineError> {
-        self.clear_round();
-        if let Some((lane, count)) = plan.prefill {
-            self.compose_prefill(lane, count)?;
-        }
-        for &lane in plan.decode {
-            self.compose_decode(lane)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn clear_round(&mut self) {
-        self.tokens.clear();
-        self.segments.clear();
-        self.logit_rows.clear();
-        self.drawing.clear();
-    }
-
-    pub(crate) fn compose_prefill(&mut self, lane: u32, count: u32) -> Result<(), EngineError> {
-        self.expect_state(lane, LaneState::Prefill)?;
-        let seat = &self.lanes[lane as usize];
-        let left = seat.tokens.len() as u32 - seat.position;
-        let limit = left.min(self.limits.chunk_tokens_max);
-        if count == 0 || count > limit {
-            return Err(EngineError::RoundTooLarge { what: "prefill tokens", found: count, limit });
-        }
-        let start = seat.position as usize;
-        self.tokens.append(&seat.tokens[start..start + count as usize]);
-        self.segments.push(Segment { lane, row: 0, rows: count, position: seat.position });
-        if count == left {
-            self.logit_rows.push(count - 1);
-            self.drawing.push(lane);
-        }
-        Ok(())
-    }
-
-    fn compose_decode(&mut self, lane: u32) -> Result<(), EngineError> {
-        self.expect_state(lane, LaneState::Decode)?;
-        let seat = &self.lanes[lane as usize];
-        if seat.position + 1 >= seat.tokens_max {
-            return Err(EngineError::LaneFull { lane, tokens: seat.tokens_max });
-        }
-        if self.segments.iter().any(|segment| segment.lane == lane) {
-            let (found, expected) = ("in the round twice", "in it once");
-            return Err(EngineError::LaneState { lane, found, expected });
-        }
-        let row = self.tokens.len() as u32;
-        self.tokens.push(seat.tokens[seat.position as usize]);
-        self.segments.push(Segment { lane, row, rows: 1, position: seat.position });
-        self.logit_rows.push(row);
-        self.drawing.push(lane);
-        Ok(())
-    }
-
-    fn run_and_draw(&mut self) -> Result<(), EngineError> {
-        let round = Round {
-            tokens: &self.tokens,
-            segments: &self.segments,
-            logit_rows: &self.logit_rows,
-            block_tables: self.pages.tables(),
-            stride: self.pages.stride() as usize,
-        };
-        self.device.run(&round)?;
-        if self.drawing.is_empty() {
-            return Ok(());
-        }
-        let mut sampling: ArrayVec<LaneSampling<'_>, LANES_MAX> = ArrayVec::new();
-        for (logit_row, &lane) in self.drawing.iter().enumerate() {
-            let seat = &self.lanes[lane as usize];
-            let segment = self.segments.iter().find(|s| s.lane == lane);
-            let segment = segment.expect("a drawing lane has a segment");
-            sampling.push(LaneSampling {
-                lane,
-                logit_row: logit_row as u32,
-                position: segment.position + segment.rows,
-                ids: self.ids,
-                params: &seat.sampling,
-                logit_bias: &seat.logit_bias,
-            });
-        }
-        Ok(self.device.sample(&sampling, &mut self.samples[..sampling.len()])?)
-    }
-
-    /// Moves every lane of the round forward and collects what was drawn.
-    fn move_lanes_on(&mut self) {
-        for segment in self.segments.iter() {
-            let seat = &mut self.lanes[segment.lane as usize];
-            seat.position += segment.rows;
-            seat.begun = true;
-        }
-        for (&lane, sample) in self.drawing.iter().zip(&self.samples) {
-            let seat = &mut self.lanes[lane as usize];
-            seat.state = LaneState::Decode;
-            seat.tokens.push(sample.token);
-            self.results.push(RoundResult { lane, sample: *sample });
-        }
     }
 
     /// Tokens of the lane whose keys and values are stored.

@@ -79,6 +79,15 @@ pub enum EngineError {
         /// The maximum.
         limit: u32,
     },
+    /// The call is for the time between two rounds.
+    #[error("cannot {call} while a round is under way")]
+    RoundUnderWay {
+        /// What was asked.
+        call: &'static str,
+    },
+    /// There is no round to finish.
+    #[error("no round is under way")]
+    NoRound,
     /// The sequence has filled the pages that it reserved.
     #[error("lane {lane} has used all {tokens} tokens of its reservation")]
     LaneFull {

@@ -14,11 +14,13 @@ mod layout;
 mod load;
 mod moves;
 mod retained;
+mod round;
 mod score;
 mod state;
 
-pub use engine::{Admission, Engine, RoundPlan, RoundResult};
+pub use engine::{Admission, Engine};
 pub use error::EngineError;
 pub use layout::{Mapped, Needs, StateSizes, lay_out, needs};
 pub use load::{Progress, load, simulated};
 pub use moves::{MoveEvent, MoveWay, Storage};
+pub use round::{RoundPlan, RoundResult};

@@ -11,12 +11,13 @@ use ignis_pages::PageTable;
 use ignis_tiers::{TierLimits, Tiers, window_bytes};
 use ignis_types::{Bytes, Limits, Overflow, PageId, PlanLine};
 
-use crate::engine::{Admission, Engine, RoundPlan};
+use crate::engine::{Admission, Engine};
 use crate::error::EngineError;
 use crate::identity::{identity, identity_of_program};
 use crate::layout::{StateSizes, lay_out};
 use crate::moves::{Moves, Storage};
 use crate::retained::Slots;
+use crate::round::RoundPlan;
 
 /// Bytes of weights converted so far; read from another thread while a load runs.
 #[derive(Debug, Default)]

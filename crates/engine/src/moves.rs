@@ -105,9 +105,10 @@ impl Engine {
     /// Begins to move a lane out. It is in no round from now on, and keeps its pages until the
     /// last window has landed; should the move fail, it goes on as if nothing had been.
     ///
-    /// Errors: the lane is neither in prefill nor in decode or has stored nothing; a move out is
-    /// under way; the tier has not the windows. Nothing changes then.
+    /// Errors: the lane is neither in prefill nor in decode, has stored nothing or is in the round
+    /// under way; a move out is under way; the tier has not the windows. Nothing changes then.
     pub fn move_out(&mut self, lane: u32, tier: Tier) -> Result<ImageId, EngineError> {
+        self.expect_at_rest(lane)?;
         let seat = self.lane(lane)?;
         let (resume, position) = (seat.state, seat.position);
         if !matches!(resume, LaneState::Prefill | LaneState::Decode) || position == 0 {
@@ -156,6 +157,7 @@ impl Engine {
         lane: u32,
         admission: &Admission<'_>,
     ) -> Result<(), EngineError> {
+        self.expect_no_round("move in")?;
         self.expect_state(lane, LaneState::Empty)?;
         self.check_admission(admission)?;
         let unknown = TierError::UnknownImage { image };

@@ -55,8 +55,10 @@ impl Engine {
     /// Keeps the state of a lane in an empty slot: its pages by count, its sections by copy. The
     /// lane goes on, and its next tokens may share the slot's last page.
     ///
-    /// Errors: the lane has stored nothing or is in a move; the slot is taken. Nothing changes.
+    /// Errors: the lane has stored nothing, is in a move or in the round under way; the slot is
+    /// taken. Nothing changes.
     pub fn capture(&mut self, lane: u32, slot: SlotId) -> Result<(), EngineError> {
+        self.expect_at_rest(lane)?;
         let seat = self.lane(lane)?;
         let (state, position) = (seat.state, seat.position);
         if !matches!(state, LaneState::Prefill | LaneState::Decode) || position == 0 {
@@ -88,9 +90,10 @@ impl Engine {
     /// A lane that has computed nothing since it was seated starts behind a slot's state after all,
     /// or behind more than it was seated with; pages that it shares now replace its own.
     ///
-    /// Errors: the lane has begun; the slot is empty, not a proper prefix of the lane's tokens, or
-    /// no more than the lane has. Nothing changes then.
+    /// Errors: the lane has begun, or is in the round under way; the slot is empty, not a proper
+    /// prefix of the lane's tokens, or no more than the lane has. Nothing changes then.
     pub fn adopt(&mut self, lane: u32, slot: SlotId) -> Result<(), EngineError> {
+        self.expect_at_rest(lane)?;
         self.expect_state(lane, LaneState::Prefill)?;
         let seat = &self.lanes[lane as usize];
         if seat.begun {

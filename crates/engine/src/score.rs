@@ -1,7 +1,5 @@
 //! Log-probabilities of a prompt's own tokens: perplexity and parity, not serving.
 
-use ignis_ops::Round;
-
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::lane::LaneState;
@@ -17,22 +15,17 @@ impl Engine {
         count: u32,
         mut visit: impl FnMut(u32, &[f32]),
     ) -> Result<(), EngineError> {
-        self.clear_round();
+        self.expect_no_round("score")?;
+        self.composed.clear();
         self.compose_prefill(lane, count)?;
         let position = self.lanes[lane as usize].position;
 
         let mut done = 0;
         while done < count {
             let rows = (count - done).min(self.limits.lanes_max);
-            self.logit_rows.clear();
-            (done..done + rows).for_each(|row| self.logit_rows.push(row));
-            let round = Round {
-                tokens: &self.tokens,
-                segments: &self.segments,
-                logit_rows: &self.logit_rows,
-                block_tables: self.pages.tables(),
-                stride: self.pages.stride() as usize,
-            };
+            self.composed.logit_rows.clear();
+            (done..done + rows).for_each(|row| self.composed.logit_rows.push(row));
+            let round = self.composed.round(&self.pages);
             let ran =
                 if done == 0 { self.device.run(&round) } else { self.device.run_head(&round) };
             if let Err(error) = ran {

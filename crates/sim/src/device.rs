@@ -2,7 +2,8 @@
 
 use ignis_backend::{Addresses, Device, DeviceError, DeviceLayout, LaneSampling};
 use ignis_ops::{
-    ExpertLinear, KvShape, Linear, Program, Round, SampleOut, SectionSpec, WeightId, WeightSpec,
+    ExpertLinear, KvShape, Linear, Program, Round, SampleOut, SectionSpec, Segment, WeightId,
+    WeightSpec,
 };
 use ignis_types::{Bytes, Limits, Overflow, PAGE_TOKENS};
 
@@ -44,9 +45,35 @@ impl DeviceLayout for SimLayout {
     }
 }
 
+/// When a round runs that is begun now and finished later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Rounds are only run whole.
+    Whole,
+    /// All of it before `start` returns.
+    Early,
+    /// All of it in `collect`.
+    Late,
+}
+
+/// What a round that was started needs to be run, or to be drawn from.
+#[derive(Debug)]
+struct Started {
+    tokens: Vec<u32>,
+    segments: Vec<Segment>,
+    logit_rows: Vec<u32>,
+    block_tables: Vec<u32>,
+    stride: usize,
+    draws: usize,
+    /// It is to fail in `collect`.
+    fails: bool,
+}
+
 /// Runs the witness over real block tables.
 #[derive(Debug)]
 pub struct SimDevice {
+    pace: Pace,
+    started: Option<Started>,
     seed: u64,
     fault_ppm: u32,
     draws: u64,
@@ -63,9 +90,16 @@ pub struct SimDevice {
 
 impl SimDevice {
     /// A device whose witness hashes with `seed` and whose runs fail `fault_ppm` times in a
-    /// million.
+    /// million. Its pace is drawn from the seed.
     pub fn new(seed: u64, fault_ppm: u32) -> Self {
+        let pace = match witness_next([u32::MAX], 3, seed) {
+            0 => Pace::Whole,
+            1 => Pace::Early,
+            _ => Pace::Late,
+        };
         SimDevice {
+            pace,
+            started: None,
             seed,
             fault_ppm,
             draws: 0,
@@ -76,6 +110,27 @@ impl SimDevice {
             running: 0,
             logits: Vec::new(),
         }
+    }
+
+    /// The same at this pace.
+    pub fn at(self, pace: Pace) -> Self {
+        SimDevice { pace, ..self }
+    }
+
+    fn compute(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
+        for segment in round.segments {
+            for i in 0..segment.rows {
+                let token = round.tokens[(segment.row + i) as usize];
+                self.append(round, segment.lane, segment.position + i, token);
+            }
+        }
+        self.run_head(round)
+    }
+
+    fn draw(&self, logit_row: u32) -> SampleOut {
+        let token = self.row(logit_row).iter().position(|&l| l == 1.0);
+        let token = token.expect("logits are one hot") as u32;
+        SampleOut { token, ..SampleOut::default() }
     }
 
     /// Where the token of a lane's position lies.
@@ -159,16 +214,62 @@ impl Device for SimDevice {
     }
 
     fn run(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
+        assert!(self.started.is_none(), "one round at a time");
         if self.faulty() {
             return Err(DeviceError::Fault { what: "simulated run" });
         }
-        for segment in round.segments {
-            for i in 0..segment.rows {
-                let token = round.tokens[(segment.row + i) as usize];
-                self.append(round, segment.lane, segment.position + i, token);
-            }
+        self.compute(round)
+    }
+
+    fn start(
+        &mut self,
+        round: &Round<'_>,
+        lanes: &[LaneSampling<'_>],
+    ) -> Result<bool, DeviceError> {
+        assert!(self.started.is_none(), "one round at a time");
+        assert!(lanes.iter().enumerate().all(|(at, lane)| lane.logit_row == at as u32));
+        if self.pace == Pace::Whole {
+            return Ok(false);
         }
-        self.run_head(round)
+        let faulty = self.faulty();
+        let fails = faulty && self.draws.is_multiple_of(2);
+        if faulty && !fails {
+            return Err(DeviceError::Fault { what: "simulated start" });
+        }
+        if self.pace == Pace::Early && !fails {
+            self.compute(round)?;
+        }
+        self.started = Some(Started {
+            tokens: round.tokens.to_vec(),
+            segments: round.segments.to_vec(),
+            logit_rows: round.logit_rows.to_vec(),
+            block_tables: round.block_tables.to_vec(),
+            stride: round.stride,
+            draws: lanes.len(),
+            fails,
+        });
+        Ok(true)
+    }
+
+    fn collect(&mut self, out: &mut [SampleOut]) -> Result<(), DeviceError> {
+        let started = self.started.take().expect("what is collected was started");
+        if started.fails {
+            return Err(DeviceError::Fault { what: "simulated run" });
+        }
+        if self.pace == Pace::Late {
+            self.compute(&Round {
+                tokens: &started.tokens,
+                segments: &started.segments,
+                logit_rows: &started.logit_rows,
+                block_tables: &started.block_tables,
+                stride: started.stride,
+            })?;
+        }
+        assert_eq!(out.len(), started.draws, "one draw a lane");
+        for (row, out) in out.iter_mut().enumerate() {
+            *out = self.draw(row as u32);
+        }
+        Ok(())
     }
 
     fn run_head(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
@@ -197,10 +298,9 @@ impl Device for SimDevice {
         lanes: &[LaneSampling<'_>],
         out: &mut [SampleOut],
     ) -> Result<(), DeviceError> {
+        assert!(self.started.is_none(), "its draws come with it");
         for (lane, out) in lanes.iter().zip(out) {
-            let logits = self.row(lane.logit_row);
-            let token = logits.iter().position(|&l| l == 1.0).expect("logits are one hot");
-            *out = SampleOut { token: token as u32, ..SampleOut::default() };
+            *out = self.draw(lane.logit_row);
         }
         Ok(())
     }
@@ -210,6 +310,7 @@ impl Device for SimDevice {
     }
 
     fn reset_penalties(&mut self, _: u32, _: &[u32], _: &[u32]) -> Result<(), DeviceError> {
+        assert!(self.started.is_none(), "between rounds only");
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! A simulated device and a simulated disk for tests, and the witness model that the device runs.
 //!
 //! Fault model: a run fails with [`DeviceError::Fault`] with a probability of `fault_ppm` in a
-//! million, drawn from `seed`; a failed run has stored nothing. Memory is never damaged.
+//! million, drawn from `seed`; a failed run has stored nothing. Memory is never damaged. A round
+//! that is begun runs at once or when it is finished, and fails at either end ([`Pace`]).
 //!
 //! A [`SimDisk`] finishes its operations after a few polls, in an order drawn from its seed; with a
 //! probability of `fault_ppm` in a million one meets a [`DiskFault`]: an error with nothing or with
@@ -20,7 +21,7 @@ mod device;
 mod disk;
 mod witness;
 
-pub use device::{SimDevice, SimLayout};
+pub use device::{Pace, SimDevice, SimLayout};
 pub use disk::{DiskFault, SimDisk, SimPlatter};
 pub use ignis_backend::DeviceError;
 pub use witness::{witness_next, witness_program};

@@ -317,12 +317,26 @@ class Engine:
         decode_count: int,
         out: RoundOut,
     ) -> int:
-        """Run one round; returns the number of results.
+        """Run one round, begin to finish; returns the number of results.
 
         A prefill that reaches the end of its prompt samples that lane's first token. Every decode
         lane appends its last token and samples the next. Results: the prefill lane's (if any)
         first, then the decode lanes' in order.
         """
+    def begin_round(
+        self, prefill_lane: int, prefill_tokens: int, decode_lanes: array[int], decode_count: int
+    ) -> bool:
+        """Begin the round that `round` would run. True: the device runs it already; False: it runs
+        in `finish_round`.
+
+        Until then everything may be read, moves advance, begin (but not `move_in`) and are given
+        up, and slots are spilled and dropped. Nobody is seated and no other round begins; a lane of
+        the round is not released, captured, adopted for or moved. Raises ValueError for such a
+        call, and for a plan that does not suit; nothing changes then.
+        """
+    def finish_round(self, out: RoundOut) -> int:
+        """Wait for the round that was begun, or run it; returns what `round` does. The interpreter
+        is released meanwhile. Raises ValueError if none was begun."""
     def score(self, lane: int, tokens: int, logprobs: array[float]) -> int:
         """Prefill `tokens` more prompt tokens and write each one's log-probability of the *next*
         prompt token ("f"); returns how many were written. For perplexity; not used in serving."""

@@ -215,6 +215,18 @@ impl Engine {
         decode_count: usize,
         out: &RoundOut,
     ) -> PyResult<usize> {
+        self.begin_round(py, prefill_lane, prefill_tokens, decode_lanes, decode_count)?;
+        self.finish_round(py, out)
+    }
+
+    fn begin_round(
+        &self,
+        py: Python<'_>,
+        prefill_lane: i64,
+        prefill_tokens: u32,
+        decode_lanes: &Bound<'_, PyAny>,
+        decode_count: usize,
+    ) -> PyResult<bool> {
         let mut decode: ArrayVec<u32, LANES_MAX> = ArrayVec::new();
         if decode_count > 0 {
             // An empty array has no aligned buffer to look at.
@@ -227,11 +239,21 @@ impl Engine {
             decode.extend(cells.iter().map(|cell| cell.get()));
         }
         let prefill = u32::try_from(prefill_lane).ok().map(|lane| (lane, prefill_tokens));
+        let plan = RoundPlan { prefill, decode: &decode };
         let mut guard = self.lock()?;
         let inner = &mut *guard;
-        let results = py
-            .detach(|| inner.round(RoundPlan { prefill, decode: &decode }))
-            .map_err(from_engine)?;
+        // Beginning a decode round takes less time than getting the interpreter back may take.
+        let begun = match prefill {
+            Some(_) => py.detach(|| inner.begin_round(plan)),
+            None => inner.begin_round(plan),
+        };
+        begun.map_err(from_engine)
+    }
+
+    fn finish_round(&self, py: Python<'_>, out: &RoundOut) -> PyResult<usize> {
+        let mut guard = self.lock()?;
+        let inner = &mut *guard;
+        let results = py.detach(|| inner.finish_round()).map_err(from_engine)?;
         out.fill(py, results)?;
         Ok(results.len())
     }

@@ -59,9 +59,9 @@ class SlowEngine(ReferenceEngine):
 
     round_seconds = 0.0
 
-    def round(self, *arguments: Any) -> int:
+    def finish_round(self, *arguments: Any) -> int:
         time.sleep(self.round_seconds)
-        return super().round(*arguments)
+        return super().finish_round(*arguments)
 
 
 def sizes_of(ask: Ask) -> Sizes:

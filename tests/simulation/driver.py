@@ -81,6 +81,7 @@ class Simulation:
         self.runner = RoundRunner(self.core, self.limits, self.clock, reuse)
         self.promises = Promises(self.runner)
         self.open: dict[int, Client] = {}
+        self.left: set[int] = set()  # who was cancelled
         self.totals = Totals()
         self._keys = 0
 
@@ -107,6 +108,9 @@ class Simulation:
             if not self.open:
                 self.idle()
                 load = load or 0.3
+            if draw.random() < 0.3:
+                # What comes now, comes after a round and not during one.
+                self.runner.finish()
             while (
                 self._keys < requests
                 and len(self.open) < self.limits.open_max
@@ -156,20 +160,26 @@ class Simulation:
         """A client leaves, one of those in a move first; what it was given so far was right."""
         key = self.random.choice(moving or list(self.open))
         client = self.open.pop(key)
-        state = self.runner.scheduler.board.seats.by_key[key].state
+        self.left.add(key)
+        seat = self.runner.scheduler.board.seats.by_key.get(key)
+        if seat is not None:  # else it has ended, and nobody was told yet
+            self.totals.cancelled_in[seat.state.name] += 1
         self.runner.cancel(key)
         expected, _ = self.expected(client)
         assert client.text == expected[: len(client.text)], f"request {key}: wrong text"
         self.totals.cancelled += 1
-        self.totals.cancelled_in[state.name] += 1
 
     def round(self) -> None:
-        """One round, and every promise that can be checked on it alone."""
-        handover = self.runner.run_round()
+        """One turn, and every promise that can be checked on it alone."""
+        self.runner.finish()
+        self.runner.begin()
+        handover = self.runner.give()
         self.totals.rounds += 1
         for key, token, finish_reason, error in handover.deliveries:
             assert error is None, f"request {key}: {error}"
             assert token is not None
+            if key in self.left:
+                continue
             client = self.open[key]
             client.text.append(token.token)
             self.totals.tokens += 1
@@ -181,6 +191,7 @@ class Simulation:
         for fact in handover.facts:
             self.totals.facts[f"{fact.name} {fact.tier}"] += fact.amount
         self.promises.hold(handover)
+        self.runner.advance()
 
     def expected(self, client: Client) -> tuple[list[int], str]:
         """The witness's answer, from the prompt alone."""
@@ -193,9 +204,7 @@ class Simulation:
         """Nobody is open: lanes are empty, and only what is retained holds pages and windows."""
         scheduler, engine, ledger = self.runner.scheduler, self.core.engine, self.runner.ledger
         while self.runner.has_work:
-            handover = self.runner.run_round()
-            assert not handover.deliveries
-            self.promises.hold(handover)
+            self.round()
         assert scheduler.open_count == scheduler.running_count == scheduler.waiting_count == 0
         assert scheduler.parked_count == 0
         held = sum(-(-entry.position // PAGE_TOKENS) for entry in ledger.entries(0))

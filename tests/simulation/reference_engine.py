@@ -64,6 +64,7 @@ class ReferenceEngine(ReferenceLanes):
         return self.tiers.windows_total[tier]
 
     def move_out(self, lane: int, tier: int) -> int:
+        self._at_rest(lane)
         seat = self.lanes[lane]
         assert seat.state in {"prefill", "decode"}
         image = self._begin(tier, 0, 0, seat.tokens[: seat.stored])

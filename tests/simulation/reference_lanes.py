@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ignis.engine.api import SamplingParams
 from ignis.engine.native import TOP_MAX
-from tests.simulation.witness import hash_of, section_next, section_start
+from tests.simulation.witness import hash_of, section_next, section_start, witness_next
 
 
 class ReferenceOut:
@@ -76,6 +76,9 @@ class ReferenceLanes:
         self._holders = [0] * self.pages_total
         self._slots = array("I", [0] * (self.pages_total * self.page_tokens))
         self.kept: dict[int, Kept] = {}
+        self._begun: tuple[int, int, list[int]] | None = None
+        # As the core's device: it says that it runs rounds by itself, or that it does not.
+        self.starts = witness_next([0xFFFF_FFFF], 3, self.seed) > 0
 
     # --- pages ------------------------------------------------------------------------------------
 
@@ -140,6 +143,7 @@ class ReferenceLanes:
         seat.stand_at(stored)
 
     def _check(self, lane: int, tokens: array[int], pages: int) -> None:
+        assert self._begun is None, "nobody is seated beside a round"
         if lane in self.lanes or not 0 <= lane < self.lanes_max:
             raise ValueError(f"lane {lane} is taken or does not exist")
         if not tokens or max(tokens) >= self.vocab:
@@ -153,6 +157,7 @@ class ReferenceLanes:
             self._slots[self._place(table, at)] = self._slots[self._place(kept.table, at)]
 
     def adopt(self, lane: int, slot: int) -> None:
+        self._at_rest(lane)
         seat, kept = self.lanes[lane], self.kept[slot]
         stored = len(kept.tokens)
         assert seat.state == "prefill"
@@ -170,6 +175,7 @@ class ReferenceLanes:
         seat.stand_at(stored)
 
     def capture(self, lane: int, slot: int) -> None:
+        self._at_rest(lane)
         seat = self.lanes[lane]
         assert slot not in self.kept, "a slot is empty before it is taken"
         assert 0 <= slot < self.retained_slots
@@ -185,6 +191,7 @@ class ReferenceLanes:
             self._give(kept.table)
 
     def release(self, lane: int) -> None:
+        self._at_rest(lane)
         self._give(self.lanes.pop(lane).table)
 
     def position(self, lane: int) -> int:
@@ -192,39 +199,47 @@ class ReferenceLanes:
 
     # --- rounds -----------------------------------------------------------------------------------
 
-    def round(
-        self,
-        prefill_lane: int,
-        prefill_tokens: int,
-        decode_lanes: array[int],
-        decode_count: int,
-        out: ReferenceOut,
-    ) -> int:
+    def begin_round(
+        self, prefill_lane: int, prefill_tokens: int, decode_lanes: array[int], decode_count: int
+    ) -> bool:
+        assert self._begun is None, "one round at a time"
+        decodes = list(decode_lanes[:decode_count])
+        if prefill_lane >= 0:
+            lane = self.lanes[prefill_lane]
+            assert lane.state == "prefill", "a lane prefills before it decodes"
+            assert 0 < prefill_tokens <= self.chunk_tokens_max
+            assert lane.stored + prefill_tokens <= len(lane.tokens)
+        for lane_id in decodes:
+            assert self.lanes[lane_id].state == "decode", "a lane decodes after its prompt"
+        assert len({prefill_lane, *decodes}) == 1 + len(decodes), "a lane is once in a round"
+        self._begun = prefill_lane, prefill_tokens, decodes
+        return self.starts
+
+    def finish_round(self, out: ReferenceOut) -> int:
+        assert self._begun is not None, "what is finished was begun"
+        (prefill_lane, prefill_tokens, decodes), self._begun = self._begun, None
         self.rounds += 1
         if self.rounds == self.fail_at_round:
             raise RuntimeError("the device fell off the bus")
         count = 0
         if prefill_lane >= 0:
             lane = self.lanes[prefill_lane]
-            assert lane.state == "prefill", "a lane prefills before it decodes"
-            assert 0 < prefill_tokens <= self.chunk_tokens_max
-            assert lane.stored + prefill_tokens <= len(lane.tokens)
             for _ in range(prefill_tokens):
                 self._store(lane)
             if lane.stored == len(lane.tokens):
                 self._sample(prefill_lane, count, out)
                 count += 1
-        seen = set()
-        for lane_id in decode_lanes[:decode_count]:
-            lane = self.lanes[lane_id]
-            assert lane_id not in seen, "a lane decodes once a round"
-            assert lane_id != prefill_lane, "a lane decodes or prefills"
-            assert lane.state == "decode", "a lane decodes after its prompt"
-            seen.add(lane_id)
-            self._store(lane)
+        for lane_id in decodes:
+            self._store(self.lanes[lane_id])
             self._sample(lane_id, count, out)
             count += 1
         return count
+
+    def _at_rest(self, lane: int) -> None:
+        if self._begun is not None:
+            prefill_lane, _, decodes = self._begun
+            assert lane != prefill_lane, "the lane is in the round under way"
+            assert lane not in decodes, "the lane is in the round under way"
 
     def _store(self, lane: Lane) -> None:
         token = lane.tokens[lane.stored]

@@ -94,9 +94,12 @@ class Carrier(Generic[SamplingT, OutT]):
                 log.error("ignis.kv_disk.write_refused", reason=text)
             if event in {OUT_LANDED, OUT_FAILED}:
                 self._write_refused = event == OUT_FAILED
+            notes = self._scheduler.board.notes
+            before = len(notes)
             self._scheduler.ended(event, image, intact, now_us)
+            notes[before:] = map(self._timed, notes[before:])
 
-    def timed(self, note: Note) -> Note:
+    def _timed(self, note: Note) -> Note:
         """The note with how long its move took, up to now."""
         if note.what == "evicted":
             began = self._out_began

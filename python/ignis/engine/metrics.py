@@ -47,7 +47,7 @@ class Fact(NamedTuple):
 class RoundStats:
     """One round, and the engine's state after it.
 
-    A round that only emptied lanes has duration and tokens 0; it is reported for the state.
+    What was done without a round has duration and tokens 0; it is reported for the state.
     """
 
     duration_s: float
@@ -64,6 +64,7 @@ class RoundStats:
     kv_disk_windows_used: int = 0
     moving_out: bool = False
     moving_in: bool = False
+    gap_s: float | None = None  # from the round before, if nothing lay between, to its start
 
 
 class EngineMetrics(Protocol):

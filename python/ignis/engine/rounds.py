@@ -1,7 +1,11 @@
-"""Rounds: what the scheduler decides, carried out on an engine; one call, one round, no thread.
+"""Rounds: what the scheduler decides, carried out on an engine; call by call, no thread.
 
-`EngineThread` runs this in a loop; the simulation drives the same code without a thread. Sequences
-are known by their key alone, so nothing mutable is shared with the side that reads the results.
+`EngineThread` makes the calls in a loop; the simulation drives the same code without a thread.
+Sequences are known by their key alone, so nothing mutable is shared with the side that reads the
+results.
+
+The device stands still from the end of a round to the start of the next. So between `finish` and
+`begin` only that is done which decides the next round; the rest waits for `give` and `advance`.
 """
 
 from __future__ import annotations
@@ -38,7 +42,12 @@ class ReuseOptions:
 
 
 class RoundRunner(Generic[SamplingT, OutT]):
-    """Open sequences, their scheduler and the engine that runs them. Used by one thread."""
+    """Open sequences, their scheduler and the engine that runs them. Used by one thread.
+
+    A turn is `finish`, `begin`, `give`, `advance`, in this order. `submit` and `cancel` may come
+    between any two of them. What the engine raises passes through, and ends this runner's use, but
+    for `deliveries`.
+    """
 
     def __init__(
         self,
@@ -59,12 +68,28 @@ class RoundRunner(Generic[SamplingT, OutT]):
         self._seated: list[Sequence | None] = [None] * limits.lanes_max  # by lane
         self._carrier = Carrier(core, self.scheduler, self._open, clock)
         self._decode_lanes = array("I", bytes(4 * limits.lanes_max))
+        self._decode_lanes_are: tuple[int, ...] = ()
+        # The round under way.
+        self._under_way: Round | None = None
+        self._started = False  # the device runs it by itself
+        self._began = 0.0
+        self._follows = False  # on a round, with nothing between them
+        # What was done and is not given yet.
+        self._acted = 0.0
+        self._admitted: list[int] = []
+        self._refused: list[Delivery] = []
+        self._ran: Round | None = None
+        self._ended = 0.0
+        self._duration_s = 0.0
+        self._count = 0  # of its results
+        self._gap_s: float | None = None
+        self._drawn: list[tuple[int, Sequence, FinishReason | None]] = []  # by place in the results
         self._windows_total = engine.windows_total(0), engine.windows_total(1)
 
     @property
     def has_work(self) -> bool:
-        """Whether `run_round` would do anything."""
-        return self.scheduler.has_work
+        """Whether a turn would do anything."""
+        return self._under_way is not None or self._ran is not None or self.scheduler.has_work
 
     def submit(self, sequence: Sequence) -> None:
         """A sequence arrives. Raises QueueFull."""
@@ -81,42 +106,115 @@ class RoundRunner(Generic[SamplingT, OutT]):
         self._open[sequence.key] = sequence
 
     def cancel(self, key: int) -> None:
-        """Nobody wants the sequence any more; one that has ended already is no error."""
-        if key in self._open:
+        """Nobody wants the sequence any more; one that has ended already is no error.
+
+        In a round that is under way it ends with that round, and what it draws is dropped.
+        """
+        if key not in self._open:
+            return
+        if self._under_way is None or not self.scheduler.leave(key):
             self._end(key)
 
-    def run_round(self) -> Handover:
-        """Run one round. What the engine raises passes through, and ends this runner's use."""
-        scheduler = self.scheduler
-        began = self._clock()
-        admitted: list[int] = []
-        deliveries: list[Delivery] = []
-        self._act(round(began * 1e6), admitted, deliveries)
-        decided = scheduler.next_round()
-        ended, count = began, 0
-        if decided.runs:
-            for at, lane in enumerate(decided.decode_lanes):
+    def finish(self) -> None:
+        """Wait for the round under way, if there is one, and take in what decides the next."""
+        decided = self._under_way
+        if decided is None:
+            return
+        engine, out = self._core.engine, self._core.out
+        # Read either way, so that a clock that is drawn replays on any device.
+        now = self._clock()
+        began = self._began if self._started else now
+        self._gap_s = began - self._ended if self._follows else None
+        self._count = count = engine.finish_round(out)
+        self._ended = ended = self._clock()
+        self._under_way, self._ran = None, decided
+        self._duration_s = ended - began
+        self.scheduler.round_done(round(self._duration_s * 1e6))
+        for key in self.scheduler.left():
+            self._end(key)
+        lanes, tokens, seated = out.lanes, out.tokens, self._seated
+        for at in range(count):
+            sequence = seated[lanes[at]]
+            if sequence is None:
+                continue  # it was cancelled meanwhile
+            token = tokens[at]
+            sequence.tokens.append(token)
+            finish_reason: FinishReason | None = None
+            if token in sequence.stop_ids:
+                finish_reason = "stop"
+            elif len(sequence.tokens) >= sequence.tokens_end:
+                finish_reason = "length"
+            self._drawn.append((at, sequence, finish_reason))
+            if finish_reason is not None:
+                self._end(sequence.key)
+
+    def begin(self) -> None:
+        """Carry out what comes before the next round, and begin it, if there is one to run."""
+        assert self._under_way is None, "a round is finished before the next"
+        self._acted = self._clock()
+        self._act(round(self._acted * 1e6))
+        decided = self.scheduler.next_round()
+        if not decided.runs:
+            return
+        lanes = decided.decode_lanes
+        if lanes is not self._decode_lanes_are:
+            self._decode_lanes_are = lanes
+            for at, lane in enumerate(lanes):
                 self._decode_lanes[at] = lane
-            count = self._core.engine.round(
-                decided.prefill_lane,
-                decided.prefill_tokens,
-                self._decode_lanes,
-                len(decided.decode_lanes),
-                self._core.out,
-            )
-            ended = self._clock()
-            scheduler.round_done(round((ended - began) * 1e6))
-            self._collect(count, deliveries)
-        if scheduler.transfers.under_way:
-            wait_us = 0 if decided.runs else DISK_WAIT_US
-            self._carrier.advance(wait_us, round(ended * 1e6))
-        stats = self._stats(decided, ended - began, count)
+        self._started = self._core.engine.begin_round(
+            decided.prefill_lane, decided.prefill_tokens, self._decode_lanes, len(lanes)
+        )
+        self._began = self._clock()
+        self._under_way = decided
+        self._follows = self._ran is not None
+
+    def give(self) -> Handover:
+        """What the last round gave, and what was done since the last time."""
+        ran, self._ran = self._ran, None
+        deliveries = self.deliveries()
+        admitted = tuple(self._admitted)
+        self._admitted.clear()
+        ended = self._acted if ran is None else self._ended
+        stats = self._stats(ran)
         facts, notes = self._taken()
-        keys = tuple(admitted)
-        return Handover(began, ended, keys, tuple(deliveries), stats, None, facts, notes)
+        return Handover(self._acted, ended, admitted, deliveries, stats, None, facts, notes)
+
+    def deliveries(self) -> tuple[Delivery, ...]:
+        """What was not given yet; without a call of the engine, so that a failure loses none."""
+        out = self._core.out
+        tokens, logprobs = out.tokens, out.logprobs
+        deliveries = []
+        for at, sequence, finish_reason in self._drawn:
+            if sequence.sampling.logprobs is None:
+                token = TokenOut(tokens[at])
+            else:
+                token = TokenOut(tokens[at], logprobs[at], self._top(at))
+            deliveries.append(Delivery(sequence.key, token, finish_reason))
+        deliveries += self._refused
+        self._drawn.clear()
+        self._refused.clear()
+        return tuple(deliveries)
+
+    def advance(self) -> None:
+        """Beside the round under way: move transfers on by a window each, and prepare the next.
+
+        Without one, wait a little for the disk.
+        """
+        if self.scheduler.transfers.under_way:
+            wait_us = DISK_WAIT_US if self._under_way is None else 0
+            self._carrier.advance(wait_us, round(self._clock() * 1e6))
+        self.scheduler.prepare()
+
+    def run_round(self) -> Handover:
+        """One round from its decision to its end, alone: for those who look at each."""
+        self.begin()
+        self.advance()
+        self.finish()
+        return self.give()
 
     def close(self) -> None:
         """End every sequence, empty every lane and slot, and free KV-RAM; KV-disk keeps its own."""
+        self.finish()
         for key in list(self._open):
             self._end(key)
         out = self.scheduler.transfers.out
@@ -129,7 +227,7 @@ class RoundRunner(Generic[SamplingT, OutT]):
         while (action := self.scheduler.transfers.next_drop()) is not None:
             self._carrier.carry(action)
 
-    def _act(self, now_us: int, admitted: list[int], deliveries: list[Delivery]) -> None:
+    def _act(self, now_us: int) -> None:
         """Carry out what comes before the round.
 
         A sequence that the engine will not seat ends with an error, alone.
@@ -144,52 +242,31 @@ class RoundRunner(Generic[SamplingT, OutT]):
             except ValueError as error:
                 self._end(action.key, seated=False)
                 message = f"the engine refused the sequence: {error}"
-                deliveries.append(Delivery(action.key, None, "error", message))
+                self._refused.append(Delivery(action.key, None, "error", message))
                 continue
             self._seated[action.lane] = sequence
             if not sequence.admitted:
                 sequence.admitted = True
-                admitted.append(action.key)
-
-    def _collect(self, count: int, deliveries: list[Delivery]) -> None:
-        out = self._core.out
-        lanes, tokens, logprobs = out.lanes, out.tokens, out.logprobs
-        for at in range(count):
-            sequence = self._seated[lanes[at]]
-            assert sequence is not None, "results are of lanes that ran"
-            token = tokens[at]
-            sequence.tokens.append(token)
-            finish_reason: FinishReason | None = None
-            if token in sequence.stop_ids:
-                finish_reason = "stop"
-            elif len(sequence.tokens) >= sequence.tokens_end:
-                finish_reason = "length"
-            if sequence.sampling.logprobs is None:
-                token_out = TokenOut(token)
-            else:
-                token_out = TokenOut(token, logprobs[at], self._top(at))
-            deliveries.append(Delivery(sequence.key, token_out, finish_reason))
-            if finish_reason is not None:
-                self._end(sequence.key)
+                self._admitted.append(action.key)
 
     def _taken(self) -> tuple[tuple[Fact, ...], tuple[Note, ...]]:
         board = self.scheduler.board
         if not board.facts and not board.notes:
             return (), ()
-        facts, notes = tuple(board.facts), tuple(map(self._carrier.timed, board.notes))
+        facts, notes = tuple(board.facts), tuple(board.notes)
         board.facts.clear()
         board.notes.clear()
         return facts, notes
 
-    def _stats(self, decided: Round, duration_s: float, tokens: int) -> RoundStats:
+    def _stats(self, ran: Round | None) -> RoundStats:
         scheduler, engine = self.scheduler, self._core.engine
         transfers = scheduler.transfers
         ram_total, disk_total = self._windows_total
         return RoundStats(
-            duration_s=duration_s,
-            prefill_tokens=decided.prefill_tokens,
-            decode_lanes=len(decided.decode_lanes),
-            tokens=tokens,
+            duration_s=0.0 if ran is None else self._duration_s,
+            prefill_tokens=0 if ran is None else ran.prefill_tokens,
+            decode_lanes=0 if ran is None else len(ran.decode_lanes),
+            tokens=0 if ran is None else self._count,
             running=scheduler.running_count,
             waiting=scheduler.waiting_count,
             pages_free=engine.pages_free(),
@@ -200,6 +277,7 @@ class RoundRunner(Generic[SamplingT, OutT]):
             kv_disk_windows_used=disk_total and disk_total - engine.windows_free(1),
             moving_out=transfers.out is not None,
             moving_in=transfers.arriving is not None,
+            gap_s=None if ran is None else self._gap_s,
         )
 
     def _top(self, at: int) -> tuple[tuple[int, float], ...]:

@@ -1,9 +1,10 @@
 """The scheduler: from what waits, what runs and what is free, the next actions and the next round.
 
 It is told events (`submit`, `end`, `round_done`, `ended`) and asked for decisions: `next_action`
-until there is none, then `next_round`. It reads no clock and does no I/O; besides its own state it
-reads counts of the engine (`PoolView`). So equal events and counts give equal decisions, and a
-simulation replays it; time enters as a number.
+until there is none, then `next_round`. While that round runs, sequences may come, who is not in it
+may end, and so may transfers: all that counts from the next decision on. It reads no clock and does
+no I/O; besides its own state it reads counts of the engine (`PoolView`). So equal events and counts
+give equal decisions, and a simulation replays it; time enters as a number.
 
 A sequence waits, runs in a lane, leaves (its state is copied to KV-RAM or KV-disk), is parked there
 and arrives in a lane again. What is guaranteed, each of which a test holds it to:
@@ -85,7 +86,9 @@ class Round(NamedTuple):
 
 
 class Scheduler:
-    """State of all open sequences; at most `limits.open_max` of them, so its size is bounded."""
+    """State of all open sequences; at most `limits.open_max` of them, and those that leave with the
+    round that runs, so its size is bounded.
+    """
 
     def __init__(self, limits: SchedulerLimits, view: PoolView, ledger: Ledger) -> None:
         self.limits = limits
@@ -98,6 +101,7 @@ class Scheduler:
         self._prefill_wait_us = 0  # decode time still owed before the next chunk
         self._round: Round | None = None  # decided, not yet done
         self._ended = False  # a sequence, since the last round
+        self._leaving: list[int] = []  # keys; in the round that runs, and to be ended after it
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -118,8 +122,9 @@ class Scheduler:
         assert key not in by_key, "a key names one sequence"
         assert tokens, "a prompt has tokens"
         assert 0 < pages <= self.limits.pages_total
-        if len(by_key) >= self.limits.open_max:
-            raise QueueFull(len(by_key), self.limits.open_max)
+        open_count = len(by_key) - len(self._leaving)
+        if open_count >= self.limits.open_max:
+            raise QueueFull(open_count, self.limits.open_max)
         rank = Rank.of(request_class, self._arrivals)
         self._arrivals += 1
         if marks:
@@ -154,6 +159,26 @@ class Scheduler:
             self.transfers.forget(seat)
         return seats.vacate(seat)
 
+    def leave(self, key: int) -> bool:
+        """The sequence is to end. False: the caller ends it now.
+
+        True: it is in the round that runs. It counts as open no more, and is among those that
+        `left` gives after that round.
+        """
+        decided, lane = self._round, self._seats.by_key[key].lane
+        if decided is None or lane < 0:
+            return False
+        if lane != decided.prefill_lane and lane not in decided.decode_lanes:
+            return False
+        if key not in self._leaving:
+            self._leaving.append(key)
+        return True
+
+    def left(self) -> list[int]:
+        """Who is to be ended, now that the round is done."""
+        left, self._leaving = self._leaving, []
+        return left
+
     def round_done(self, duration_us: int) -> None:
         """The last decided round ran on the device and took `duration_us` in all."""
         done = self._round
@@ -161,9 +186,7 @@ class Scheduler:
         assert done.runs, "a round without work is not run"
         self._round = None
         if self.transfers.returned:
-            for seat in self.transfers.returned:
-                seat.fresh = seat.fresh and seat.left > 0
-            self.transfers.returned.clear()
+            self._returned_ran(done)
         if done.prefill_lane < 0:
             self._prefill_wait_us = max(0, self._prefill_wait_us - duration_us)
             return
@@ -180,6 +203,18 @@ class Scheduler:
         for mark in chunked.marks:
             if mark.position == len(chunked.tokens) - chunked.left:
                 self.retention.captures.append((chunked, mark))
+
+    def _returned_ran(self, done: Round) -> None:
+        """Who returned and decoded has computed something; who landed beside the round has not."""
+        landed = []
+        for seat in self.transfers.returned:
+            if seat.left or seat.lane < 0:
+                continue
+            if seat.lane in done.decode_lanes:
+                seat.fresh = False
+            else:
+                landed.append(seat)
+        self.transfers.returned = landed
 
     def out_began(self, image: int) -> None:
         """The engine began what the last action asked it to copy out, as this image."""
@@ -247,6 +282,12 @@ class Scheduler:
         assert decided.runs or self._may_rest, "open sequences always leave something to do"
         return decided
 
+    def prepare(self) -> None:
+        """Beside a round: look up what the next decision will want to know of the head."""
+        head = self._seats.head
+        if head is not None and head.state is State.WAITING:
+            self.moves.match(head)
+
     def _next_chunked(self) -> Seat | None:
         """Whose chunk is in the next round."""
         prefilling = self._seats.prefilling
@@ -264,13 +305,15 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether there is anything to decide or to report; without it the engine sleeps."""
-        transfers = self.transfers
+        transfers, board = self.transfers, self.board
         return bool(
             self._seats.by_key
             or self._ended
             or transfers.under_way
             or transfers.drops
             or self.retention.has_work
+            or board.facts
+            or board.notes
         )
 
     @property

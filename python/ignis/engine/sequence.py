@@ -41,9 +41,12 @@ class Delivery(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """All that one round gave, handed over at once. Times are monotonic seconds."""
+    """All that one round gave, and what was done since, handed over at once.
 
-    began: float  # sequences in `admitted` got their first lane now
+    Times are monotonic seconds. The next round may have begun before it is handed over.
+    """
+
+    began: float  # sequences in `admitted` got their first lane now, those refused ended
     ended: float  # tokens in `deliveries` were sampled now
     admitted: tuple[int, ...]  # keys
     deliveries: tuple[Delivery, ...]

@@ -1,7 +1,8 @@
 """The engine as the server uses it: submit a sequence, read its stream, drain, stop.
 
 One engine thread runs the rounds; everything here lives on one event loop. A round's results come
-over in one call, and are first given to the streams, then counted and logged.
+over in one call, when the next round has begun, and are first given to the streams, then counted
+and logged.
 
 A request is refused only here and only at submit: it could never fit (NeverFits), as many are open
 as may be (QueueFull), the service drains (Draining) or has failed (EngineFailed). For room it
@@ -236,7 +237,7 @@ class EngineService(Generic[SamplingT, OutT]):
             if token is not None:
                 self._sampled(stream, handover.ended)
             if finish_reason is not None:
-                stream.times.finished = handover.ended
+                stream.times.finished = handover.began if token is None else handover.ended
         if handover.stats is not None:
             self._metrics.round_done(handover.stats)
 

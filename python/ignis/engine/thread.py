@@ -1,4 +1,9 @@
-"""The engine thread: takes what came in, runs a round, hands over what it gave; else sleeps.
+"""The engine thread: begins a round as soon as the one before is done, and does all else beside it.
+
+Tokens are handed over, transfers advanced and messages taken in while the next round runs. What
+comes during a round counts from the next decision on; a cancelled sequence that is in the round
+lets go of its lane at its end. A device that runs no round by itself starts it after that; so the
+client has its tokens first either way.
 
 Nothing polls: without work the thread waits on a condition. The inbox is bounded by the sequences
 that may be open, each of which sends at most one submit and one cancel.
@@ -69,29 +74,39 @@ class EngineThread:
             self._changed.notify()
 
     def _run(self) -> None:
+        runner = self._runner
         try:
-            while self._take():
-                if self._runner.has_work:
-                    self._hand_over(self._runner.run_round())
-            self._runner.close()
+            while True:
+                runner.finish()
+                if not self._wait():
+                    break
+                runner.begin()
+                self._hand_over(runner.give())
+                runner.advance()
+                self._take_in()
+            self._hand_over(runner.give())
+            runner.close()
         except Exception as error:
             log.exception("ignis.engine.failed")
             now = self._clock()
             reason = f"{type(error).__name__}: {error}"
-            self._hand_over(Handover(now, now, (), (), None, reason))
+            # A round that was done before the failure counts.
+            self._hand_over(Handover(now, now, (), runner.deliveries(), None, reason))
 
-    def _take(self) -> bool:
+    def _wait(self) -> bool:
         """Wait for work and take in what came; False when it is time to end."""
         with self._changed:
             while not (self._inbox or self._stopping or self._runner.has_work):
                 self._changed.wait()
             if self._stopping:
                 return False
-            messages = tuple(self._inbox)
-            self._inbox.clear()
-        for message in messages:
+        self._take_in()
+        return True
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            message = self._inbox.popleft()
             if isinstance(message, Sequence):
                 self._runner.submit(message)
             else:
                 self._runner.cancel(message)
-        return True

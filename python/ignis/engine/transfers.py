@@ -72,7 +72,7 @@ class Transfers:
         self.arriving: Seat | None = None
         # By a claim, since they were last taken; the mark is where they stand.
         self.arrived: list[tuple[Seat, Mark]] = []
-        self.returned: list[Seat] = []  # by an image of their own, since the last round
+        self.returned: list[Seat] = []  # by an image of their own, in no round since
         self.paused_until_us = 0
         self.doomed: deque[int] = deque()  # images to drop that no entry holds
         self._board = board

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -89,16 +88,9 @@ class GatedEngine(ReferenceEngine):
         for _ in range(rounds):
             self.gate.release()
 
-    def round(
-        self,
-        prefill_lane: int,
-        prefill_tokens: int,
-        decode_lanes: array[int],
-        decode_count: int,
-        out: ReferenceOut,
-    ) -> int:
+    def finish_round(self, out: ReferenceOut) -> int:
         assert self.gate.acquire(timeout=20), "no leave to run"
-        return super().round(prefill_lane, prefill_tokens, decode_lanes, decode_count, out)
+        return super().finish_round(out)
 
 
 def make_engine(

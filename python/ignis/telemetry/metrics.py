@@ -45,6 +45,7 @@ REJECTIONS = {
 }
 TTFT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 DURATION_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+ROUND_GAP_BUCKETS = (1e-5, 2.5e-5, 5e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005, 0.025)
 GAP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -77,6 +78,8 @@ class RoundFacts(TierRound, Protocol):
     def pages_free(self) -> int: ...
     @property
     def plan_allocations(self) -> int: ...
+    @property
+    def gap_s(self) -> float | None: ...
 
 
 class Histogram:
@@ -107,6 +110,7 @@ class Metrics(Collector):
         self.duration = Histogram(DURATION_BUCKETS)
         self.queued = Histogram(TTFT_BUCKETS)
         self.gap = Histogram(GAP_BUCKETS)
+        self.round_gap = Histogram(ROUND_GAP_BUCKETS)
         self.accepted = self.completed = self.cancelled = self.failed = 0
         self.rejected = dict.fromkeys(REJECTIONS.values(), 0)
         self.generated_tokens = self.decoded_tokens = self.prompt_tokens = 0
@@ -187,6 +191,8 @@ class Metrics(Collector):
         self.waiting = stats.waiting
         self.used_pages = self.pages - stats.pages_free
         self.plan_allocations = stats.plan_allocations
+        if stats.gap_s is not None:
+            self.round_gap.observe(stats.gap_s)
         self.tiers.round_done(stats)
 
     def fact(self, fact: EngineFact) -> None:
@@ -248,5 +254,10 @@ class Metrics(Collector):
             ("request_ttft_seconds", "Seconds to the first token.", self.ttft),
             ("request_duration_seconds", "Seconds to the last.", self.duration),
             ("token_gap_seconds", "Seconds between two tokens.", self.gap),
+            (
+                "round_gap_seconds",
+                "Seconds from the end of a round to the start of the next.",
+                self.round_gap,
+            ),
         ):
             yield histogram(name, text, seconds.cumulative(), seconds.sum)

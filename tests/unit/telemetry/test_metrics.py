@@ -43,6 +43,7 @@ class Round:
     kv_disk_windows_used: int = 0
     moving_out: bool = False
     moving_in: bool = False
+    gap_s: float | None = None
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -144,6 +145,15 @@ def test_requests_and_rounds_add_up() -> None:
     assert value(metrics, "ignis_decoded_tokens_total") == 4
     assert value(metrics, "ignis_plan_allocations_total") == 1
     assert value(metrics, "ignis_request_duration_seconds_count") == 4
+
+
+def test_only_a_round_that_follows_on_another_counts_its_gap() -> None:
+    metrics = Metrics("1")
+    for gap_s in (None, 4e-5, 2e-4, None):
+        metrics.round_done(Round(gap_s=gap_s))
+    assert value(metrics, "ignis_round_gap_seconds_count") == 2
+    assert value(metrics, "ignis_round_gap_seconds_sum") == pytest.approx(2.4e-4)
+    assert value(metrics, "ignis_round_gap_seconds_bucket", le="5e-05") == 1
 
 
 def test_a_bucket_includes_its_bound() -> None:

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 import time
 from typing import Any
 
@@ -47,6 +48,10 @@ SHUTDOWN_SECONDS = 5.0
 HEALTH_SECONDS = 1.0
 """How often a running server looks whether its engine still runs."""
 
+SWITCH_SECONDS = 1e-4
+"""How long a thread may keep the interpreter while another waits for it. The engine thread waits
+when a round is done, and Python's 5 ms are as long as a round."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -70,6 +75,7 @@ def serve(config: Config) -> int:
         events.device_chosen(plan.device)
         events.vram_plan(plan)
         events.host_plan(plan.host)
+        sys.setswitchinterval(SWITCH_SECONDS)
         return asyncio.run(_Server(config, plan, taken, console).run())
 
 

@@ -12,6 +12,7 @@ from typing import final
 __all__ = [
     "__version__",
     "CudaCard",
+    "CudaFacts",
     "DeviceFaultError",
     "DeviceOptions",
     "DeviceUnavailableError",
@@ -127,6 +128,9 @@ class DeviceOptions:
         kernels are kept (None: nowhere). Both are for "cuda" alone."""
     def check_cuda(self) -> CudaCard:
         """The card that would be used; no context is made. Raises DeviceUnavailableError."""
+    def cuda_facts(self) -> CudaFacts:
+        """Everything that was found of a card, whether or not it can be used; no context is
+        made."""
     def measured(self) -> list[tuple[str, int]]:
         """Bytes that the driver takes beside the reservation, by plan line: opens the card, which
         stays open. Nothing for other devices."""
@@ -140,6 +144,24 @@ class CudaCard:
     driver: tuple[int, int]  # the CUDA version it is for
     nvrtc: tuple[int, int]
     total_bytes: int
+
+@final
+class CudaFacts:
+    """What using a card depends on; None is what could not be learnt."""
+
+    driver: tuple[int, int] | None  # the CUDA version it is for
+    driver_problem: str | None
+    release: str | None  # of the driver, such as 580.159.04
+    cards: int
+    name: str | None  # of the first card, like what follows
+    capability: tuple[int, int] | None
+    mode: str | None  # "shared", "exclusive", "prohibited"
+    total_bytes: int | None
+    free_bytes: int | None
+    others: list[tuple[int, int, str]]  # (process, bytes, program) that compute on it
+    nvrtc: tuple[int, int] | None
+    nvrtc_problem: str | None
+    refusal: str | None  # why it cannot be used, and what to do; None: it can
 
 @final
 class Needs:
@@ -159,8 +181,9 @@ def free_bytes(device: str) -> int:
     """Device memory free now; for "cpu", available RAM capped by the container's limit; for
     "cuda", as the driver says without a context."""
 
-def process_bytes() -> int | None:
-    """Bytes of the card that the driver counts to this process; None where it does not say."""
+def process_bytes(pid: int | None = None) -> int | None:
+    """Bytes of the card that the driver counts to a process, this one if none is named; None where
+    it does not say."""
 
 @final
 class TierOptions:

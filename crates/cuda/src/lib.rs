@@ -16,6 +16,8 @@
 mod cache;
 mod device;
 mod driver;
+mod found;
+mod judge;
 mod kernels;
 mod launch;
 mod memory;
@@ -29,5 +31,7 @@ mod sampling;
 mod weights;
 
 pub use device::CudaDevice;
+pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, NvrtcFact, probe};
+pub use judge::{CudaFound, judge};
 pub use kernels::{SOURCES, Source};
-pub use open::{CudaFound, CudaOptions, Libraries, check, free_bytes, measured, process_bytes};
+pub use open::{CudaOptions, Libraries, check, free_bytes, measured, process_bytes};

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 mod devices;
 mod engine;
 mod errors;
+mod facts;
 mod metadata;
 mod model;
 mod moves;
@@ -30,6 +31,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<model::Needs>()?;
     m.add_class::<devices::DeviceOptions>()?;
     m.add_class::<devices::CudaCard>()?;
+    m.add_class::<facts::CudaFacts>()?;
     m.add_class::<tiers::TierOptions>()?;
     m.add_class::<engine::LoadProgress>()?;
     m.add_class::<sampling::Sampling>()?;

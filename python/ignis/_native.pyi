@@ -24,6 +24,7 @@ __all__ = [
     "ModelInfo",
     "NativeError",
     "Needs",
+    "RandomModel",
     "RoundOut",
     "Sampling",
     "ShapeUnsupportedError",
@@ -86,6 +87,16 @@ class ModelInfo:
 
 def inspect(path: str) -> ModelInfo:
     """Headers of a checkpoint: a GGUF file (its first megabytes are enough) or a folder."""
+
+@final
+class RandomModel:
+    """Random weights in the geometry of a config.json, for measuring: taken where a path is."""
+
+    def __new__(cls, config: str, matrices: str) -> RandomModel:
+        """`config` is the text of a config.json, `matrices` "bf16", "q8_0" or "q4_k"; vectors are
+        f32. Raises FileError or ShapeUnsupportedError."""
+    def stored_bytes(self) -> int:
+        """Bytes of all weights, as a file would store them."""
 
 @final
 class Limits:
@@ -174,7 +185,7 @@ class Needs:
     image_payload_bytes: int  # of the longest image: tokens, sections, pages of a whole context
     window_bytes: int  # of KV-RAM and KV-disk, for such images
 
-def needs(path: str, limits: Limits, options: DeviceOptions) -> Needs:
+def needs(model: str | RandomModel, limits: Limits, options: DeviceOptions) -> Needs:
     """Headers only; no weights are read and no device is needed. `limits.pages` is ignored."""
 
 def free_bytes(device: str) -> int:
@@ -261,7 +272,7 @@ class Engine:
 
     @staticmethod
     def load(
-        path: str,
+        model: str | RandomModel,
         limits: Limits,
         options: DeviceOptions,
         plan: list[tuple[str, int]],

@@ -27,6 +27,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(tiers::prefix_chain, m)?)?;
     m.add_function(wrap_pyfunction!(tiers::disk_available, m)?)?;
     m.add_class::<model::ModelInfo>()?;
+    m.add_class::<model::RandomModel>()?;
     m.add_class::<model::Limits>()?;
     m.add_class::<model::Needs>()?;
     m.add_class::<devices::DeviceOptions>()?;

@@ -20,6 +20,8 @@ mod found;
 mod judge;
 mod kernels;
 mod launch;
+#[expect(dead_code, reason = "for weights in blocks, which are packed where they are sent from")]
+mod loading;
 mod memory;
 mod nvml;
 mod nvrtc;

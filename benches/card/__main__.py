@@ -18,10 +18,10 @@ from typing import Any
 
 from benches import record
 from benches.card import report
-from benches.card.loaded import card_options
 from benches.card.peer import PEER_ROWS
 from benches.card.profiles import PROFILES, Profile
 from benches.card.rows import ROWS
+from ignis.plan.cuda import find_facts
 
 Run = Callable[[str, Sequence[str]], dict[str, Any]]
 
@@ -89,17 +89,16 @@ def measure(
 
 
 def card_facts() -> dict[str, Any]:
-    """The card and what drives it."""
-    card = card_options().check_cuda()
-    driver = Path("/proc/driver/nvidia/version")
-    text = driver.read_text(encoding="utf-8") if driver.exists() else ""
-    version = next((word for word in text.split() if word.count(".") == 2), "unknown")
+    """The card and what drives it. Ends the run where no card can be used."""
+    facts = find_facts()
+    if facts.refusal:
+        raise SystemExit(f"bench: {facts.refusal}")
     return {
-        "card": card.name,
-        "capability": list(card.capability),
-        "driver": version,
-        "driver_cuda": list(card.driver),
-        "nvrtc": list(card.nvrtc),
+        "card": facts.name,
+        "capability": facts.capability,
+        "driver": facts.release or "unknown",
+        "driver_cuda": facts.driver,
+        "nvrtc": facts.nvrtc,
     }
 
 

@@ -163,7 +163,7 @@ class Suite:
         sizes = self.sizes
         rounds = 2 * sizes.rounds
         prompts = [self.prompt(64) for _ in range(sizes.lanes)]
-        served = asyncio.run(self._serve(prompts, rounds))
+        served, gap = asyncio.run(self._serve(prompts, rounds))
         for lane, prompt in enumerate(prompts):
             self.model.prefill(lane, prompt, SAMPLED, rounds + 64, sizes.prompt)
         lanes = list(range(sizes.lanes))
@@ -175,10 +175,12 @@ class Suite:
             "value": max(0.0, served / alone - 1) * 100,
             "served_ms": served * 1e3,
             "alone_ms": alone * 1e3,
+            "gap_us": None if gap is None else gap * 1e6,
         }
 
-    async def _serve(self, prompts: list[list[int]], tokens: int) -> float:
-        """Seconds of a round with every lane, in the middle half of the answers."""
+    async def _serve(self, prompts: list[list[int]], tokens: int) -> tuple[float, float | None]:
+        """Seconds of a round with every lane, in the middle half of the answers, and between
+        rounds."""
         rounds = _Rounds(len(prompts))
         options = EngineOptions(
             context_tokens_max=self.sizes.context,
@@ -201,7 +203,8 @@ class Suite:
         ends = rounds.ends
         assert len(ends) >= 8, f"every lane decoded together in {len(ends)} rounds only"
         first, last = len(ends) // 4, len(ends) * 3 // 4
-        return (ends[last] - ends[first]) / (last - first)
+        gap = statistics.median(rounds.gaps) if rounds.gaps else None
+        return (ends[last] - ends[first]) / (last - first), gap
 
     def memory(self) -> dict[str, Any]:
         """What the driver counts to this process beyond the plan. Zero where nothing counts."""
@@ -223,10 +226,13 @@ class _Rounds(NoMetrics):
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
         self.ends: list[float] = []
+        self.gaps: list[float] = []  # as the engine counts them, where it does
 
     def round_done(self, stats: RoundStats) -> None:
         if stats.decode_lanes == self._lanes:
             self.ends.append(time.perf_counter())
+            if (gap := getattr(stats, "gap_s", None)) is not None:
+                self.gaps.append(gap)
 
 
 def measure(

@@ -10,11 +10,6 @@ from ignis.plan.cores import physical_cores
 from ignis.plan.cuda import device_options
 
 
-def card_options(kv_format: str = "bf16") -> _native.DeviceOptions:
-    """The card of this machine, with the libraries that a server would use."""
-    return device_options("cuda", kv_format=kv_format)
-
-
 class Loaded:
     """An engine, by default on the card, and its plan."""
 

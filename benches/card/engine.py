@@ -41,16 +41,22 @@ def bytes_read(name: str, matrices: str) -> int:
     return stored - int(shape["vocab_size"] * shape["hidden_size"] * BITS[matrices] / 8)
 
 
+def limits_of(sizes: Sizes) -> _native.Limits:
+    """What a load must hold for the rows: the deep sequence, and every lane near its start."""
+    near = -(-(64 + 3 * sizes.rounds) // 64) + 1
+    pages = -(-sizes.context // 64) + sizes.lanes * near
+    pages = max(pages, 2 * (sizes.moved // 64 + 2))
+    return _native.Limits(sizes.lanes, sizes.prompt, sizes.context, pages)
+
+
 class Suite:
     """The rows of one loaded model."""
 
     def __init__(self, name: str, matrices: str, sizes: Sizes, device: str, moves: bool) -> None:
         self.sizes = sizes
-        context = sizes.context
-        pages = -(-context // 64) + sizes.lanes * (-(-(64 + 3 * sizes.rounds) // 64) + 1)
-        pages = max(pages, 2 * (sizes.moved // 64 + 2))
-        limits = _native.Limits(sizes.lanes, sizes.prompt, context, pages)
-        model = random_model(name, matrices, max_position_embeddings=max(context, 40960))
+        limits = limits_of(sizes)
+        context = max(sizes.context, geometry(name)["max_position_embeddings"])
+        model = random_model(name, matrices, max_position_embeddings=context)
         page = _native.needs(model, limits, _native.DeviceOptions(device)).kv_page_bytes
         image = (sizes.moved // 64 + 2) * page
         tiers = _native.TierOptions(ram_bytes=image + image // 4 + (256 << 20)) if moves else None

@@ -14,9 +14,10 @@ from benches.card.__main__ import measure
 from benches.card.ceilings import flops
 from benches.card.loaded import Loaded
 from benches.card.profiles import PROFILES
-from benches.card.rows import ROWS, SMALL
+from benches.card.rows import FULL, ROWS, SMALL
 from ignis import _native
 from ignis.cli import geometries
+from ignis.plan import CARDS
 from ignis.text import from_tokenizer_json
 
 TINY: dict[str, Any] = {
@@ -165,6 +166,20 @@ def test_a_part_that_fails_costs_its_rows_and_is_said(failing: str) -> None:
     rows = {one["row"] for one in found["table"]}
     assert ("ready" in rows) == (failing != "ready")
     assert ("decode-1" in rows) == (failing != "engine")
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_model_of_a_profile_fits_the_memory_of_its_card(name: str) -> None:
+    """With what the driver took there, and a GiB to spare."""
+    card = CARDS[name]
+    assert card.total_bytes is not None
+    taken = sum(count for _, count in card.recorded) + (1 << 30)
+    limits = engine.limits_of(FULL)
+    for geometry, matrices in PROFILES[name].models:
+        model = geometries.random_model(geometry, matrices)
+        needs = _native.needs(model, limits, _native.DeviceOptions("cuda"))
+        total = sum(count for _, count in needs.lines) + limits.pages * needs.kv_page_bytes
+        assert total + taken < card.total_bytes, f"{geometry} {matrices}: {total / 2**30:.1f} GiB"
 
 
 def test_every_goal_is_of_a_row_and_a_format_that_is_measured() -> None:

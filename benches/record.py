@@ -18,12 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benches/results"
 
 
-def conditions(module: str) -> dict[str, Any]:
-    """What a figure taken by `python -m <module>` needs to be a figure."""
+def conditions(module: str, known_commit: str | None = None) -> dict[str, Any]:
+    """What a figure taken by `python -m <module>` needs to be a figure.
+
+    `known_commit` is what a machine without git was told.
+    """
     command = shlex.join(["python", "-m", module, *map(portable, sys.argv[1:])])
     return {
         **describe_machine().record(),
-        "commit": commit(),
+        "commit": known_commit or commit(),
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
@@ -43,6 +46,8 @@ def load_average() -> float:
 def commit() -> str:
     """The commit of the working tree, marked where sources differ from it."""
     head = _git("rev-parse", "--short=12", "HEAD")
+    if head == "unknown":
+        return head
     changed = _git("status", "--porcelain", "--", "crates", "python", "Cargo.toml", "Cargo.lock")
     return f"{head} + uncommitted changes" if changed else head
 
@@ -74,7 +79,10 @@ def conditions_markdown(found: dict[str, Any]) -> str:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return "unknown"
     return done.stdout.strip() if done.returncode == 0 else "unknown"

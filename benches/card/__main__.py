@@ -1,94 +1,147 @@
-"""Rates of the CUDA device on the card of this machine: `python -m benches.card`.
+"""The card suite: `python -m benches.card --profile h200`.
 
-Random weights of a real geometry: what a kernel does with a value does not depend on the value.
-Prints one JSON object a line, the last of which is the whole record. Without a card it fails.
+Each model, the ceilings, the peer and the time to ready run in processes of their own, one after
+another, in one run. A part that fails costs its rows, is said, and makes the status 1. Writes
+`benches/results/card-<profile>.json` and `.md`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from benches.card.loaded import Loaded, card_options
-from benches.card.weights import QWEN3_8B, write_gguf
-from benches.record import commit
-from ignis import _native
+from benches import record
+from benches.card import report
+from benches.card.peer import PEER_ROWS
+from benches.card.profiles import PROFILES, Profile
+from benches.card.rows import ROWS
+from ignis.plan.cuda import find_facts
 
-PROMPT = 2048
+Run = Callable[[str, Sequence[str]], dict[str, Any]]
 
 
-def rates(path: Path, read: int) -> dict[str, object]:
-    """Prefill and decode rates; `read` bytes of weights are read for a decoded token."""
-    begun = time.perf_counter()
-    model = Loaded(str(path), _native.Limits(8, PROMPT, 32768, 8 * 64 + 512))
-    load_s = time.perf_counter() - begun
-    greedy = _native.Sampling(temperature=0.0)
-    drawn = _native.Sampling(temperature=0.8, top_k=40, top_p=0.95, seed=3)
-    prompt = [(7 * i) % 150000 for i in range(PROMPT)]
+def run_part(module: str, words: Sequence[str]) -> dict[str, Any]:
+    """Runs a part in a process of its own; its record, or `{"failed": why}`."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", f"benches.card.{module}", *words],
+        cwd=record.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode == 0 and lines:
+        found: dict[str, Any] = json.loads(lines[-1])
+    else:
+        said = done.stderr.strip().splitlines()
+        found = {"failed": said[-1] if said else f"status {done.returncode}"}
+        sys.stderr.write(done.stderr[-4000:])
+    return found | {"took_s": round(time.monotonic() - began, 1)}
 
-    def decode_ms(lanes: list[int], steps: int = 24) -> float:
-        model.decode(lanes, 4)
-        begun = time.perf_counter()
-        model.decode(lanes, steps)
-        return (time.perf_counter() - begun) / steps * 1e3
 
-    model.prefill(0, prompt, greedy, 64, PROMPT)
-    model.engine.release(0)
-    begun = time.perf_counter()
-    first = model.prefill(0, prompt, greedy, 128, PROMPT)
-    prefill_s = time.perf_counter() - begun
-    one = decode_ms([0])
-    for lane in range(1, 8):
-        assert model.prefill(lane, prompt, greedy, 128, PROMPT) == first
-    eight = decode_ms(list(range(8)))
-    model.engine.release(0)
-    model.prefill(0, prompt, drawn, 128, PROMPT)
-    sampled = decode_ms([0])
+def _rows(names: Sequence[str]) -> list[str]:
+    return [word for name in names for word in ("--row", name)]
+
+
+def measure(
+    profile: Profile,
+    models: Sequence[tuple[str, str]],
+    rows: Sequence[str],
+    *,
+    peers: bool,
+    engine_words: Sequence[str] = (),
+    ready_words: Sequence[str] = (),
+    run: Run = run_part,
+) -> dict[str, Any]:
+    """Every part that the wanted rows need."""
+
+    def part(module: str, *words: str) -> dict[str, Any]:
+        print(f"{module} {' '.join(words)}", file=sys.stderr, flush=True)
+        found = run(module, words)
+        print(f"  {found.get('failed') or found['took_s']}", file=sys.stderr, flush=True)
+        return found | {"part": " ".join([module, *words[:2]])}
+
+    geometries = list(dict.fromkeys(name for name, _ in models))
+    found: dict[str, Any] = {"ceilings": {}, "models": [], "peers": []}
+    if peers:
+        found["ceilings"] = part("ceilings", *geometries)
+    for at, (name, matrices) in enumerate(models):
+        wanted = [
+            row for row in rows if ROWS[row].part == "engine" and (at == 0 or not ROWS[row].heavy)
+        ]
+        if wanted:
+            found["models"].append(part("engine", name, matrices, *engine_words, *_rows(wanted)))
+    if "ready" in rows and geometries:
+        ready = part("ready", geometries[0], *ready_words)
+        found["models"].append({"format": "bf16", **ready})
+    for name in geometries if peers else []:
+        wanted = [row for row in rows if row in PEER_ROWS]
+        if name in profile.peers and wanted:
+            found["peers"].append(part("peer", name, *_rows(wanted)))
+    return found
+
+
+def card_facts() -> dict[str, Any]:
+    """The card and what drives it. Ends the run where no card can be used."""
+    facts = find_facts()
+    if facts.refusal:
+        raise SystemExit(f"bench: {facts.refusal}")
     return {
-        f"prefill_{PROMPT}_tok_s": round(PROMPT / prefill_s),
-        "decode_1_ms": round(one, 3),
-        "decode_1_tok_s": round(1e3 / one, 1),
-        "decode_1_sampled_ms": round(sampled, 3),
-        "read_gb": round(read / 1e9, 2),
-        "read_tb_s": round(read / one / 1e9, 3),
-        "decode_8_ms": round(eight, 3),
-        "decode_8_tok_s": round(8e3 / eight, 1),
-        "load_s": round(load_s, 2),
-        "planned_mib": round(model.planned / 2**20, 1),
-        "driver_says_mib": round((_native.process_bytes() or 0) / 2**20, 1),
+        "card": facts.name,
+        "capability": facts.capability,
+        "driver": facts.release or "unknown",
+        "driver_cuda": facts.driver,
+        "nvrtc": facts.nvrtc,
     }
 
 
 def main() -> int:
-    """Time each format in turn."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", default="BF16,Q8_0,Q4_K", help="formats to time")
-    parser.add_argument("--layers", type=int, default=QWEN3_8B[5])
-    parser.add_argument("--folder", type=Path, help="where checkpoints are made (a temporary one)")
+    """Runs the suite; status 1 if a part failed."""
+    parser = argparse.ArgumentParser(prog="python -m benches.card", description=__doc__)
+    add = parser.add_argument
+    add("--profile", choices=[*PROFILES], default="h200")
+    add("--row", action="append", choices=[*ROWS], help="these rows only; repeatable")
+    add("--geometry", action="append", help="these geometries only; repeatable")
+    add("--format", action="append", help="these formats only; repeatable")
+    add("--no-peers", action="store_true", help="without ceilings and transformers, or torch")
+    add("--folder", type=Path, help="where the checkpoint of `ready` is written (memory)")
+    add("--commit", help="what is measured, where git is not there to say")
+    add("--out", type=Path, default=record.RESULTS, help="folder of the report")
     args = parser.parse_args()
-    card = card_options().check_cuda()
-    record: dict[str, object] = {
-        "model": f"random weights of qwen3-8b, {args.layers} layers",
-        "card": card.name,
-        "capability": card.capability,
-        "driver_cuda": card.driver,
-        "nvrtc": card.nvrtc,
-        "commit": commit(),
-        "command": " ".join(["python -m benches.card", *sys.argv[1:]]),
+    profile = PROFILES[args.profile]
+    models = [
+        (name, matrices)
+        for name, matrices in profile.models
+        if (not args.geometry or name in args.geometry)
+        and (not args.format or matrices in args.format)
+    ]
+    if not models:
+        parser.error("no model of the profile is left to measure")
+    began = time.monotonic()
+    found = {
+        "conditions": record.conditions("benches.card", args.commit) | card_facts(),
+        "profile": args.profile,
+        **measure(
+            profile,
+            models,
+            args.row or [*ROWS],
+            peers=not args.no_peers,
+            ready_words=["--folder", str(args.folder)] if args.folder else [],
+        ),
     }
-    rows = []
-    for kind in args.weights.split(","):
-        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-            path = Path(folder) / f"{kind}.gguf"
-            read = write_gguf(path, kind, (*QWEN3_8B[:5], args.layers, QWEN3_8B[6]))
-            rows.append({"weights": kind, **rates(path, read)})
-        print(json.dumps(rows[-1]), flush=True)
-    print(json.dumps(record | {"rows": rows}), flush=True)
-    return 0
+    found["took_s"] = round(time.monotonic() - began, 1)
+    found["table"] = report.lines(profile, found)
+    text = report.markdown(profile, found)
+    record.write(f"card-{args.profile}", found, text, args.out)
+    print(text)
+    return 1 if report.failures(found) else 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import final
 __all__ = [
     "__version__",
     "CudaCard",
+    "CudaFacts",
     "DeviceFaultError",
     "DeviceOptions",
     "DeviceUnavailableError",
@@ -23,6 +24,7 @@ __all__ = [
     "ModelInfo",
     "NativeError",
     "Needs",
+    "RandomModel",
     "RoundOut",
     "Sampling",
     "ShapeUnsupportedError",
@@ -87,6 +89,16 @@ def inspect(path: str) -> ModelInfo:
     """Headers of a checkpoint: a GGUF file (its first megabytes are enough) or a folder."""
 
 @final
+class RandomModel:
+    """Random weights in the geometry of a config.json, for measuring: taken where a path is."""
+
+    def __new__(cls, config: str, matrices: str) -> RandomModel:
+        """`config` is the text of a config.json, `matrices` "bf16", "q8_0" or "q4_k"; vectors are
+        f32. Raises FileError or ShapeUnsupportedError."""
+    def stored_bytes(self) -> int:
+        """Bytes of all weights, as a file would store them."""
+
+@final
 class Limits:
     """What a load is sized for; every plan line is a function of these and the model's shape."""
 
@@ -127,6 +139,9 @@ class DeviceOptions:
         kernels are kept (None: nowhere). Both are for "cuda" alone."""
     def check_cuda(self) -> CudaCard:
         """The card that would be used; no context is made. Raises DeviceUnavailableError."""
+    def cuda_facts(self) -> CudaFacts:
+        """Everything that was found of a card, whether or not it can be used; no context is
+        made."""
     def measured(self) -> list[tuple[str, int]]:
         """Bytes that the driver takes beside the reservation, by plan line: opens the card, which
         stays open. Nothing for other devices."""
@@ -142,6 +157,24 @@ class CudaCard:
     total_bytes: int
 
 @final
+class CudaFacts:
+    """What using a card depends on; None is what could not be learnt."""
+
+    driver: tuple[int, int] | None  # the CUDA version it is for
+    driver_problem: str | None
+    release: str | None  # of the driver, such as 580.159.04
+    cards: int
+    name: str | None  # of the first card, like what follows
+    capability: tuple[int, int] | None
+    mode: str | None  # "shared", "exclusive", "prohibited"
+    total_bytes: int | None
+    free_bytes: int | None
+    others: list[tuple[int, int, str]]  # (process, bytes, program) that compute on it
+    nvrtc: tuple[int, int] | None
+    nvrtc_problem: str | None
+    refusal: str | None  # why it cannot be used, and what to do; None: it can
+
+@final
 class Needs:
     """Bytes of each plan line, from a dry run of the code that binds. `kv_pool` is left out."""
 
@@ -152,15 +185,16 @@ class Needs:
     image_payload_bytes: int  # of the longest image: tokens, sections, pages of a whole context
     window_bytes: int  # of KV-RAM and KV-disk, for such images
 
-def needs(path: str, limits: Limits, options: DeviceOptions) -> Needs:
+def needs(model: str | RandomModel, limits: Limits, options: DeviceOptions) -> Needs:
     """Headers only; no weights are read and no device is needed. `limits.pages` is ignored."""
 
 def free_bytes(device: str) -> int:
     """Device memory free now; for "cpu", available RAM capped by the container's limit; for
     "cuda", as the driver says without a context."""
 
-def process_bytes() -> int | None:
-    """Bytes of the card that the driver counts to this process; None where it does not say."""
+def process_bytes(pid: int | None = None) -> int | None:
+    """Bytes of the card that the driver counts to a process, this one if none is named; None where
+    it does not say."""
 
 @final
 class TierOptions:
@@ -238,7 +272,7 @@ class Engine:
 
     @staticmethod
     def load(
-        path: str,
+        model: str | RandomModel,
         limits: Limits,
         options: DeviceOptions,
         plan: list[tuple[str, int]],

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from benches.card.loaded import Loaded
-from benches.card.weights import QWEN3_8B, write_gguf
 from ignis import _native
+from ignis.cli.geometries import FORMATS, random_model
 
 GOLDENS = Path(__file__).parents[1] / "golden"
 DENSE = ("llama", "llama-rope3", "llama-yarn", "qwen2", "qwen3")
@@ -73,12 +73,11 @@ def test_tokens_and_log_probabilities_are_those_of_transformers(family: str) -> 
         assert logprob_gap(model, ids, expected[f"logits.{n}"]) < 1e-3
 
 
-@pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_K"])
-def test_a_stream_does_not_depend_on_chunks_and_batch(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("matrices", FORMATS)
+def test_a_stream_does_not_depend_on_chunks_and_batch(matrices: str) -> None:
     """On real widths, two layers of them."""
-    path = tmp_path / "random.gguf"
-    write_gguf(path, kind, (*QWEN3_8B[:5], 2, QWEN3_8B[6]))
-    model = Loaded(str(path), _native.Limits(8, 512, 2048, 8 * 12))
+    random = random_model("qwen3-8b", matrices, num_hidden_layers=2)
+    model = Loaded(random, _native.Limits(8, 512, 2048, 8 * 12))
     sampling = _native.Sampling(temperature=0.9, seed=5)
     prompt = [(11 * i) % 150000 for i in range(600)]
     streams = []
@@ -92,11 +91,10 @@ def test_a_stream_does_not_depend_on_chunks_and_batch(kind: str, tmp_path: Path)
     assert streams == [streams[0]] * len(streams)
 
 
-def test_the_driver_counts_what_was_planned(tmp_path: Path) -> None:
-    path = tmp_path / "random.gguf"
-    write_gguf(path, "Q8_0", (*QWEN3_8B[:5], 2, QWEN3_8B[6]))
+def test_the_driver_counts_what_was_planned() -> None:
     gc.collect()
-    model = Loaded(str(path), _native.Limits(8, 2048, 32768, 1024))
+    random = random_model("qwen3-8b", "q8_0", num_hidden_layers=2)
+    model = Loaded(random, _native.Limits(8, 2048, 32768, 1024))
     model.prefill(0, list(range(1000, 1600)), GREEDY, 64, 512)
     counted = _native.process_bytes()
     assert counted is not None

@@ -95,6 +95,15 @@ pub(crate) fn card(ordinal: u32) -> Result<Card, DeviceError> {
     })
 }
 
+/// Who may compute on a card, as the driver counts: 0 all, 2 nobody, 3 one process.
+pub(crate) fn compute_mode(card: &Card) -> u32 {
+    let mut value = 0;
+    let which = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE;
+    // SAFETY: writes one integer; the handle comes from the driver.
+    let result = unsafe { sys::cuDeviceGetAttribute(&mut value, which, card.handle) };
+    if result == CUresult::CUDA_SUCCESS { value as u32 } else { 0 }
+}
+
 /// A card's primary context, held until the process ends, and the stream that rounds run on.
 #[derive(Debug)]
 pub(crate) struct Context {

@@ -16,8 +16,12 @@
 mod cache;
 mod device;
 mod driver;
+mod found;
+mod judge;
 mod kernels;
 mod launch;
+#[expect(dead_code, reason = "for weights in blocks, which are packed where they are sent from")]
+mod loading;
 mod memory;
 mod nvml;
 mod nvrtc;
@@ -29,5 +33,7 @@ mod sampling;
 mod weights;
 
 pub use device::CudaDevice;
+pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, NvrtcFact, probe};
+pub use judge::{CudaFound, judge};
 pub use kernels::{SOURCES, Source};
-pub use open::{CudaFound, CudaOptions, Libraries, check, free_bytes, measured, process_bytes};
+pub use open::{CudaOptions, Libraries, check, free_bytes, measured, process_bytes};

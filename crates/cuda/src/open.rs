@@ -1,4 +1,4 @@
-//! Finding a card and what it takes to use it: said plainly where something is missing.
+//! Opening the card: its context, its modules, and what the driver takes for them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -7,14 +7,10 @@ use ignis_backend::{DeviceError, KvFormat};
 use ignis_types::{Bytes, PlanLine};
 
 use crate::driver::{self, Card, Context};
+use crate::found::probe;
+use crate::judge::{CudaFound, context_refused, judge};
 use crate::kernels::Kernels;
 use crate::nvml;
-use crate::nvrtc;
-
-/// The oldest compute capability that the kernels run on.
-const CAPABILITY_MIN: (u32, u32) = (8, 0);
-/// The oldest driver, as the driver counts: what loads code of the oldest NVRTC that knows them.
-const DRIVER_MIN: u32 = 12_000;
 
 /// Where libraries and machine code lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,21 +30,6 @@ pub struct CudaOptions {
     pub libraries: Libraries,
 }
 
-/// A card that can be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CudaFound {
-    /// As the driver names it.
-    pub name: String,
-    /// Compute capability.
-    pub capability: (u32, u32),
-    /// Of the driver: (13, 0).
-    pub driver: (u32, u32),
-    /// Of the compiler.
-    pub nvrtc: (u32, u32),
-    /// Its memory.
-    pub total: Bytes,
-}
-
 /// A card in use: kept until the process ends, and shared by the loads that follow each other.
 pub(crate) struct Opened {
     pub(crate) card: Card,
@@ -60,95 +41,39 @@ pub(crate) struct Opened {
 
 static OPENED: Mutex<Option<Arc<Opened>>> = Mutex::new(None);
 
-fn unavailable(problem: impl Into<String>, remedy: impl Into<String>) -> DeviceError {
-    DeviceError::Unavailable { problem: problem.into(), remedy: remedy.into() }
-}
-
 /// The card that would be used, without making a context on it.
 ///
 /// Errors: `Unavailable`, one sentence with its remedy.
 pub fn check(libraries: &Libraries) -> Result<CudaFound, DeviceError> {
-    let (card, driver) = find()?;
-    if let Some(path) = &libraries.nvrtc
-        && !nvrtc::load_from(path)
-    {
-        return Err(unavailable(
-            format!("{} cannot be loaded", path.display()),
-            "install it again with: pip install --force-reinstall nvidia-cuda-nvrtc",
-        ));
-    }
-    if !nvrtc::is_present() {
-        return Err(unavailable(
-            "NVRTC, which compiles the kernels for this card, was not found",
-            "install it with: pip install \"ignis[cuda]\"",
-        ));
-    }
-    let Some((total, _)) = nvml::memory(&card.pci_bus_id) else {
-        return Err(unavailable(
-            "the driver's management library (libnvidia-ml.so.1) does not answer",
-            "install the whole driver; in a container, grant it the \"utility\" capability",
-        ));
-    };
-    Ok(CudaFound {
-        name: card.name,
-        capability: card.capability,
-        driver: (driver / 1000, driver % 1000 / 10),
-        nvrtc: nvrtc::version()?,
-        total: Bytes(total),
-    })
+    judge(&probe(libraries))
 }
 
-fn find() -> Result<(Card, u32), DeviceError> {
-    if !driver::is_present() {
-        return Err(unavailable(
-            "no NVIDIA driver was found (libcuda.so.1)",
-            "install it from https://www.nvidia.com/drivers, or use --device cpu",
-        ));
-    }
-    let (version, cards) = driver::start().map_err(|error| {
-        unavailable(
-            format!("the NVIDIA driver does not start ({error})"),
-            "see what nvidia-smi says, or use --device cpu",
-        )
-    })?;
-    if version < DRIVER_MIN {
-        return Err(unavailable(
-            format!("the NVIDIA driver is for CUDA {}.{}", version / 1000, version % 1000 / 10),
-            "install one for CUDA 12 or later",
-        ));
-    }
-    if cards == 0 {
-        return Err(unavailable(
-            "the NVIDIA driver shows no card",
-            "see CUDA_VISIBLE_DEVICES and nvidia-smi, or use --device cpu",
-        ));
-    }
-    let card = driver::card(0)?;
-    if card.capability < CAPABILITY_MIN {
-        let (major, minor) = card.capability;
-        return Err(unavailable(
-            format!("{} has compute capability {major}.{minor}; the kernels need 8.0", card.name),
-            "use an Ampere or later card, or --device cpu",
-        ));
-    }
-    Ok((card, version))
+/// The first card, whatever else may be missing.
+fn first_card() -> Option<Card> {
+    (driver::is_present() && driver::start().is_ok_and(|(_, cards)| cards > 0))
+        .then(|| driver::card(0).ok())
+        .flatten()
 }
 
 /// Free memory of the card, from the driver's management library: no context is made.
+///
+/// Errors: `Unavailable`, as of [`check`].
 pub fn free_bytes() -> Result<Bytes, DeviceError> {
-    let (card, _) = find()?;
-    nvml::memory(&card.pci_bus_id).map(|(_, free)| Bytes(free)).ok_or_else(|| {
-        unavailable(
-            "the driver's management library does not say how much memory is free",
-            "install the whole driver; in a container, grant it the \"utility\" capability",
-        )
-    })
+    let free = first_card().and_then(|card| nvml::memory(&card.pci_bus_id));
+    match free {
+        Some((_, free)) => Ok(Bytes(free)),
+        None => Err(judge(&probe(&Libraries::default())).err().unwrap_or_else(|| {
+            DeviceError::Unavailable {
+                problem: "the driver does not say how much memory is free".into(),
+                remedy: "see what nvidia-smi says".into(),
+            }
+        })),
+    }
 }
 
-/// Bytes of the card that the driver counts to this process; `None` where it does not say.
-pub fn process_bytes() -> Option<Bytes> {
-    let (card, _) = find().ok()?;
-    nvml::process_bytes(&card.pci_bus_id).map(Bytes)
+/// Bytes of the card that the driver counts to a process; `None` where it does not say.
+pub fn process_bytes(pid: u32) -> Option<Bytes> {
+    nvml::process_bytes(&first_card()?.pci_bus_id, pid).map(Bytes)
 }
 
 /// What the driver takes beside the reservation, by line: opens the card.
@@ -167,10 +92,10 @@ pub(crate) fn open(libraries: &Libraries) -> Result<Arc<Opened>, DeviceError> {
         return Ok(opened.clone());
     }
     check(libraries)?;
-    let (card, _) = find()?;
+    let card = driver::card(0)?;
     let free = || nvml::memory(&card.pci_bus_id).map_or(0, |(_, free)| free);
     let before = free();
-    let context = Context::new(&card)?;
+    let context = Context::new(&card).map_err(|error| context_refused(&card.name, error))?;
     context.enter()?;
     context.wait()?;
     let with_context = free();

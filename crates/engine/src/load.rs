@@ -16,6 +16,7 @@ use crate::error::EngineError;
 use crate::identity::{identity, identity_of_program};
 use crate::layout::{StateSizes, lay_out};
 use crate::moves::{Moves, Storage};
+use crate::random::RandomWeights;
 use crate::retained::Slots;
 use crate::round::RoundPlan;
 
@@ -60,6 +61,31 @@ pub fn load(
     let pages = PageTable::new(limits.pages, limits.lanes_max, slots, stride);
     let identity = identity(checkpoint, &model.program, device.layout())?;
     seat(&model.program, limits, device, plan, pages, (storage, identity), put)
+}
+
+/// As [`load`], of random weights in the geometry of `model` instead of a checkpoint's.
+pub fn load_random(
+    model: &Model,
+    limits: &Limits,
+    device: Box<dyn Device>,
+    plan: &[(PlanLine, Bytes)],
+    storage: Storage,
+    progress: &Progress,
+) -> Result<Engine, EngineError> {
+    let program = &model.program;
+    let put = |device: &mut dyn Device| {
+        let random = RandomWeights::new(program, model.shape.hidden)?;
+        start_progress(program, progress);
+        for (index, weight) in program.weights.iter().enumerate() {
+            device.put_weight(WeightId(index as u32), &random.of(index, weight))?;
+            progress.done.fetch_add(stored_bytes(weight), Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
+    let pages = PageTable::new(limits.pages, limits.lanes_max, slots, stride);
+    let identity = identity_of_program(program, device.layout(), 0);
+    seat(program, limits, device, plan, pages, (storage, identity), put)
 }
 
 /// The witness model on a simulated device; pages are handed out in an order drawn from `seed`.
@@ -137,13 +163,7 @@ fn put_weights(
     device: &mut dyn Device,
     progress: &Progress,
 ) -> Result<(), EngineError> {
-    // Parts of one tensor are one weight each; what a part leaves out is not its own.
-    let stored_bytes = |weight: &WeightSpec| {
-        let elements = u64::from(weight.rows) * u64::from(weight.cols);
-        elements / weight.dtype.block_elements() * weight.dtype.block_bytes()
-    };
-    let total = program.weights.iter().map(stored_bytes).sum();
-    progress.total.store(total, Ordering::Relaxed);
+    start_progress(program, progress);
     for (index, weight) in program.weights.iter().enumerate() {
         let stored = weight
             .tensors()
@@ -153,6 +173,17 @@ fn put_weights(
         progress.done.fetch_add(stored_bytes(weight), Ordering::Relaxed);
     }
     Ok(())
+}
+
+/// Parts of one tensor are one weight each; what a part leaves out is not its own.
+fn stored_bytes(weight: &WeightSpec) -> u64 {
+    let elements = u64::from(weight.rows) * u64::from(weight.cols);
+    elements / weight.dtype.block_elements() * weight.dtype.block_bytes()
+}
+
+fn start_progress(program: &Program, progress: &Progress) {
+    let total = program.weights.iter().map(stored_bytes).sum();
+    progress.total.store(total, Ordering::Relaxed);
 }
 
 impl Engine {

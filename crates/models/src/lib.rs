@@ -23,8 +23,9 @@ pub use error::ModelError;
 pub use family::Family;
 pub use shape::{DeltaShape, ExpertShape, ModelShape};
 
-use ignis_formats::Checkpoint;
-use ignis_ops::Program;
+use ignis_formats::{Checkpoint, ConfigJson};
+use ignis_ops::{Program, WeightKind};
+use ignis_types::DType;
 
 /// A checkpoint understood: its shape and its program.
 #[derive(Debug)]
@@ -53,6 +54,30 @@ impl Model {
         };
         let program = program::program(checkpoint, &shape, implied)?;
         Ok(Model { shape, program })
+    }
+
+    /// The model that a `config.json` alone describes, every matrix of it in `matrices` and every
+    /// vector in f32.
+    ///
+    /// Errors: as of [`Model::of`]; a matrix whose rows do not fill whole blocks.
+    pub fn of_config(config: &ConfigJson, matrices: DType) -> Result<Model, ModelError> {
+        let mut model = Model::of(&Checkpoint::Config(config.clone()))?;
+        let block = matrices.block_elements();
+        for weight in &mut model.program.weights {
+            if weight.kind == WeightKind::Vector {
+                weight.dtype = DType::F32;
+                continue;
+            }
+            if !u64::from(weight.cols).is_multiple_of(block) {
+                return Err(ModelError::ValueOutOfRange {
+                    key: "columns of a matrix",
+                    found: weight.cols.to_string(),
+                    expected: format!("a multiple of {block}, the values of a {matrices} block"),
+                });
+            }
+            weight.dtype = matrices;
+        }
+        Ok(model)
     }
 
     /// Values in all matrices and vectors of the program.

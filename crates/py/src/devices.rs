@@ -10,6 +10,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors::from_engine;
+use crate::facts::CudaFacts;
 
 /// Which device, and how it is run.
 #[pyclass(frozen, module = "ignis._native")]
@@ -89,6 +90,11 @@ impl DeviceOptions {
         })
     }
 
+    /// Everything that was found of a card; no context is made.
+    fn cuda_facts(&self, py: Python<'_>) -> CudaFacts {
+        py.detach(|| ignis_cuda::probe(&self.libraries)).into()
+    }
+
     /// Bytes that the driver takes beside the reservation, by line.
     fn measured(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, u64)>> {
         if self.device != "cuda" {
@@ -139,10 +145,11 @@ impl DeviceOptions {
     }
 }
 
-/// Bytes of the card that the driver counts to this process; `None` where it does not say.
+/// Bytes of the card that the driver counts to a process; `None` where it does not say.
 #[pyfunction]
-pub(crate) fn process_bytes() -> Option<u64> {
-    ignis_cuda::process_bytes().map(|bytes| bytes.0)
+#[pyo3(signature = (pid = None))]
+pub(crate) fn process_bytes(pid: Option<u32>) -> Option<u64> {
+    ignis_cuda::process_bytes(pid.unwrap_or_else(std::process::id)).map(|bytes| bytes.0)
 }
 
 /// Device memory free now, in bytes.

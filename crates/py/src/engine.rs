@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use arrayvec::ArrayVec;
-use ignis_engine::RoundPlan;
+use ignis_engine::{RoundPlan, load_random};
 use ignis_formats::Checkpoint;
 use ignis_sim::SimDevice;
 use ignis_types::{Bytes, LANES_MAX, PlanLine, SlotId};
@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::devices::DeviceOptions;
 use crate::errors::{DeviceFaultError, FileError, from_engine};
-use crate::model::Limits;
+use crate::model::{Limits, Source};
 use crate::round_out::RoundOut;
 use crate::sampling::Sampling;
 use crate::tiers::{TierOptions, simulated_storage};
@@ -79,10 +79,10 @@ pub(crate) fn unsigned(py: Python<'_>, buffer: &PyBuffer<u32>, count: usize) -> 
 #[pymethods]
 impl Engine {
     #[staticmethod]
-    #[pyo3(signature = (path, limits, options, plan, progress = None, ids = None, tiers = None))]
+    #[pyo3(signature = (model, limits, options, plan, progress = None, ids = None, tiers = None))]
     fn load(
         py: Python<'_>,
-        path: PathBuf,
+        model: Source<'_>,
         limits: &Limits,
         options: &DeviceOptions,
         plan: Vec<(String, u64)>,
@@ -103,13 +103,21 @@ impl Engine {
         let progress = progress.map(|p| Arc::clone(&p.0)).unwrap_or_default();
         let (limits, device) = (limits.native(), options.open()?);
         let tiers = tiers.cloned().unwrap_or_default();
+        let (random, path) = match model {
+            Source::Random(random) => (Some(random.model()?), PathBuf::new()),
+            Source::Path(path) => (None, path),
+        };
         py.detach(|| {
             let storage = tiers.open()?;
-            let checkpoint =
-                Checkpoint::open(&path).map_err(|error| FileError::new_err(error.to_string()))?;
-            let mut inner =
-                ignis_engine::load(&checkpoint, &limits, device, &plan, storage, &progress)
-                    .map_err(from_engine)?;
+            let loaded = match &random {
+                Some(model) => load_random(model, &limits, device, &plan, storage, &progress),
+                None => {
+                    let checkpoint = Checkpoint::open(&path)
+                        .map_err(|error| FileError::new_err(error.to_string()))?;
+                    ignis_engine::load(&checkpoint, &limits, device, &plan, storage, &progress)
+                }
+            };
+            let mut inner = loaded.map_err(from_engine)?;
             if let Some(ids) = ids {
                 inner.draw_below(ids).map_err(from_engine)?;
             }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ignis_formats::Checkpoint;
+use ignis_formats::{Checkpoint, ConfigJson};
 use ignis_models::Model;
-use pyo3::exceptions::PyOverflowError;
+use ignis_types::DType;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::devices::DeviceOptions;
@@ -38,17 +39,78 @@ fn open(path: &Path) -> PyResult<(Checkpoint, Model)> {
     Ok((checkpoint, model))
 }
 
+/// Random weights in the geometry of a config.json.
+#[pyclass(frozen, module = "ignis._native")]
+pub(crate) struct RandomModel {
+    config: ConfigJson,
+    matrices: DType,
+}
+
+#[pymethods]
+impl RandomModel {
+    #[new]
+    fn new(config: &str, matrices: &str) -> PyResult<Self> {
+        let matrices = match matrices {
+            "bf16" => DType::BF16,
+            "q8_0" => DType::Q8_0,
+            "q4_k" => DType::Q4K,
+            other => {
+                let expected = "expected bf16, q8_0 or q4_k";
+                return Err(PyValueError::new_err(format!("matrices is {other:?}, {expected}")));
+            }
+        };
+        let config = ConfigJson::parse(Path::new("config.json"), config.as_bytes())
+            .map_err(|error| errors::FileError::new_err(error.to_string()))?;
+        let model = RandomModel { config, matrices };
+        model.model().map(|_| model)
+    }
+
+    /// Bytes of all weights, as a file would store them.
+    fn stored_bytes(&self) -> PyResult<u64> {
+        Ok(stored_bytes(&self.model()?))
+    }
+}
+
+impl RandomModel {
+    pub(crate) fn model(&self) -> PyResult<Model> {
+        Model::of_config(&self.config, self.matrices).map_err(errors::from_model)
+    }
+}
+
+/// A checkpoint by its path, or random weights.
+#[derive(FromPyObject)]
+pub(crate) enum Source<'py> {
+    Random(PyRef<'py, RandomModel>),
+    Path(PathBuf),
+}
+
+impl Source<'_> {
+    /// The model that its headers describe.
+    pub(crate) fn model(&self, py: Python<'_>) -> PyResult<Model> {
+        match self {
+            Source::Random(random) => random.model(),
+            Source::Path(path) => Ok(py.detach(|| open(path))?.1),
+        }
+    }
+}
+
+fn stored_bytes(model: &Model) -> u64 {
+    let bytes = model.program.weights.iter().map(|weight| {
+        let elements = u64::from(weight.rows) * u64::from(weight.cols);
+        elements / weight.dtype.block_elements() * weight.dtype.block_bytes()
+    });
+    bytes.sum()
+}
+
 /// Headers of a checkpoint.
 #[pyfunction]
 pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<ModelInfo> {
     let (checkpoint, model) = py.detach(|| open(&path))?;
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut stored_bytes = 0;
     for weight in &model.program.weights {
         *counts.entry(weight.dtype.name()).or_default() += 1;
-        let elements = u64::from(weight.rows) * u64::from(weight.cols);
-        stored_bytes += elements / weight.dtype.block_elements() * weight.dtype.block_bytes();
     }
+    let stored_bytes = stored_bytes(&model);
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
     let quantisation: Vec<String> =
@@ -148,14 +210,14 @@ pub(crate) struct Needs {
 #[pyfunction]
 pub(crate) fn needs(
     py: Python<'_>,
-    path: PathBuf,
+    model: Source<'_>,
     limits: &Limits,
     options: &DeviceOptions,
 ) -> PyResult<Needs> {
     let limits = ignis_types::Limits { pages: 1, ..limits.native() };
     let layout = options.layout();
     limits.check().map_err(|error| errors::from_engine(error.into()))?;
-    let (_, model) = py.detach(|| open(&path))?;
+    let model = model.model(py)?;
     let needs = ignis_engine::needs(&model.program, &limits, &*layout)
         .map_err(|error| errors::from_engine(error.into()))?;
     let window_bytes = ignis_tiers::window_bytes(needs.image_payload.0)

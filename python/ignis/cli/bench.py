@@ -1,5 +1,7 @@
 """`ignis bench`: how fast a model runs here, and how well it predicts a text.
 
+`--synthetic` measures random weights of a real geometry instead: no file and no download.
+
 Runs the core directly, without server or scheduler. Its memory is planned as a server's is: the
 same dry run gives the bytes of every line, and the load fails if a region differs from them.
 """
@@ -16,9 +18,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ignis._native import Engine, Limits, needs
+from ignis._native import Engine, Limits, RandomModel, needs
 from ignis.catalogue import fetch_if_missing
-from ignis.cli import perplexity, rates
+from ignis.cli import geometries, perplexity, rates
 from ignis.cli.flags import add_model_argument, add_option_flags, config_from
 from ignis.cli.machine import describe_machine
 from ignis.config import Config
@@ -29,7 +31,6 @@ from ignis.plan.cores import physical_cores
 from ignis.plan.cuda import device_options
 from ignis.server.loading import text_of_model
 
-CHUNK_TOKENS = 512
 PAGE_TOKENS = 64
 SCORED_ROWS = 32  # lanes of a scoring load: logits are computed for as many rows at once
 
@@ -40,7 +41,7 @@ Rows = list[dict[str, object]]
 class LoadOptions:
     """How the model is loaded for a run."""
 
-    path: str
+    model: str | RandomModel
     device: str
     threads: int
     activations: str
@@ -54,6 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_argument(parser)
     rows = ", ".join(scenario.name for scenario in rates.SCENARIOS)
     add = parser.add_argument
+    add(
+        "--synthetic",
+        metavar="GEOMETRY",
+        help=f"random weights instead of a model: {', '.join(geometries.GEOMETRIES)}",
+    )
+    add(
+        "--format",
+        choices=geometries.FORMATS,
+        help="format of its matrices (bf16)",
+    )
     add("--threads", type=int, metavar="N", help="the same as --cpu-threads")
     add("--repetitions", type=int, default=5, metavar="N", help="timed runs of each row (5)")
     add("--only", action="append", metavar="ROW", help=f"this row only; repeatable. Rows: {rows}")
@@ -69,21 +80,32 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigError("--repetitions must be at least 1")
     # The table goes to standard error where the record takes standard output.
     console = Console(stderr=args.json == "-")
-    path = fetch_if_missing(config.model.path, config.cache_folder, Console(stderr=True))
+    if args.format and not args.synthetic:
+        raise ConfigError("--format is the format of --synthetic, which is missing")
+    matrices = args.format or geometries.FORMATS[0]
+    model: str | RandomModel
+    if args.synthetic:
+        refuse_beside_synthetic(config, args)
+        model = geometries.random_model(args.synthetic, matrices)
+        name = f"{args.synthetic} {matrices}, random weights"
+    else:
+        path = fetch_if_missing(config.model.path, config.cache_folder, Console(stderr=True))
+        model, name = str(path), config.model.path
+    device = device_to_run(config)
     options = LoadOptions(
-        path=str(path),
-        device=device_to_run(config).kind,
+        model=model,
+        device=device.kind,
         threads=args.threads or config.cpu.threads or physical_cores(),
         activations=config.cpu.activations,
         kv_format=config.model.kv_format,
-        chunk_tokens=config.model.prefill_chunk or CHUNK_TOKENS,
+        chunk_tokens=config.model.prefill_chunk or device.chunk_tokens,
     )
     if args.perplexity:
         measured = run_perplexity(config, options, args.perplexity, args.only, console)
     else:
         measured = run_rates(options, args.only, args.repetitions, console)
     record = {
-        "model": config.model.path,
+        "model": name,
         "threads": options.threads,
         "activations": options.activations,
         "kv_format": options.kv_format,
@@ -99,6 +121,14 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def refuse_beside_synthetic(config: Config, args: argparse.Namespace) -> None:
+    """Raises ConfigError for what random weights cannot be asked."""
+    if config.named("model.path"):
+        raise ConfigError(f"--synthetic takes the place of a model; {config.model.path} is named")
+    if args.perplexity:
+        raise ConfigError("--perplexity of random weights says nothing; leave out --synthetic")
+
+
 def load(options: LoadOptions, lanes: int, pages_a_lane: int, pages: int) -> Engine:
     """Plans and loads the model for `lanes` sequences of at most `pages_a_lane` pages."""
     limits = Limits(lanes, options.chunk_tokens, pages_a_lane * PAGE_TOKENS, pages)
@@ -109,10 +139,10 @@ def load(options: LoadOptions, lanes: int, pages_a_lane: int, pages: int) -> Eng
         activations=options.activations,
     )
     with native_errors():
-        need = needs(options.path, limits, device)
+        need = needs(options.model, limits, device)
         lines = dict(need.lines) | dict(device.measured())
         plan = [*lines.items(), ("kv_pool", pages * need.kv_page_bytes)]
-        return Engine.load(options.path, limits, device, plan)
+        return Engine.load(options.model, limits, device, plan)
 
 
 def run_rates(
@@ -150,7 +180,8 @@ def run_perplexity(
     """Scores the text by each procedure, beside the reference that lies next to it, if any."""
     _check_names(only, [procedure.name for procedure in perplexity.PROCEDURES])
     content = text.read_bytes()
-    tokenizer, _ = text_of_model(config, Path(options.path))
+    assert isinstance(options.model, str), "random weights have no tokenizer"
+    tokenizer, _ = text_of_model(config, Path(options.model))
     tokens = tokenizer.encode(content.decode("utf-8"))
     reference = read_reference(text, content)
     pages = perplexity.LONGEST // PAGE_TOKENS + 1

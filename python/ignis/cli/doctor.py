@@ -6,14 +6,18 @@ import argparse
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from ignis.cli.flags import add_option_flags, config_from
 from ignis.cli.machine import describe_machine
 from ignis.plan.core import native_errors
-from ignis.plan.cuda import find_card, kernels_folder, nvrtc_file
+from ignis.plan.cuda import find_facts, kernels_folder, nvrtc_file
 from ignis.plan.units import human
+
+if TYPE_CHECKING:
+    from ignis import _native
 
 LIBRARIES = ("libcuda.so", "libnvrtc.so", "libnvidia-ml.so")
 MAPS = Path("/proc/self/maps")
@@ -33,22 +37,17 @@ def main(args: argparse.Namespace) -> int:
         from ignis import _native
 
         rows = _machine(_native.free_bytes("cpu"))
-        try:
-            card = find_card()
-        except _native.NativeError as problem:
-            rows.append(("card", f"none that can be used: {problem}"))
-            found = "cpu"
-        else:
-            rows += _card(card.name, card.capability, card.total_bytes, _native.free_bytes("cuda"))
-            rows.append(("driver", f"for CUDA {card.driver[0]}.{card.driver[1]}"))
-            rows.append(("NVRTC", f"{card.nvrtc[0]}.{card.nvrtc[1]}"))
-            made = len(list(kernels_folder().glob("*.cubin")))
-            rows.append(("kernels", f"{kernels_folder()}, {made} files"))
-            found = "cuda"
+        facts = find_facts()
+    rows += card_rows(facts)
+    made = len(list(kernels_folder().glob("*.cubin")))
+    rows.append(("kernels", f"{kernels_folder()}, {made} files"))
     rows += [("library", path) for path in loaded_libraries()]
     if nvrtc := nvrtc_file():
         rows.append(("package", nvrtc))
     rows.append(("KV-disk", _disk(config.kv_disk_folder)))
+    if facts.refusal:
+        rows.append(("problem", f"no card can be used: {facts.refusal}"))
+    found = "cpu" if facts.refusal else "cuda"
     rows.append(("serving", f"possible; device auto takes {found}"))
     for name, text in rows:
         console.print(f"{name:9}{text}", highlight=False, markup=False, soft_wrap=True)
@@ -64,10 +63,29 @@ def _machine(free: int) -> list[tuple[str, str]]:
     ]
 
 
-def _card(name: str, capability: tuple[int, int], total: int, free: int) -> list[tuple[str, str]]:
-    major, minor = capability
-    memory = f"{human(total)}, {human(free)} free"
-    return [("card", f"{name}, compute capability {major}.{minor}, {memory}")]
+def card_rows(facts: _native.CudaFacts) -> list[tuple[str, str]]:
+    """What was found of the card: what is missing too, since that is what one looks for."""
+    driver = facts.driver_problem or f"for CUDA {_version(facts.driver)}"
+    rows = [("driver", f"{facts.release}, {driver}" if facts.release else driver)]
+    if facts.name is None:
+        rows.append(("card", "none" if facts.cards == 0 else "the first does not answer"))
+    else:
+        memory = "its memory is not known"
+        if facts.total_bytes is not None and facts.free_bytes is not None:
+            memory = f"{human(facts.total_bytes)}, {human(facts.free_bytes)} free"
+        text = f"{facts.name}, compute capability {_version(facts.capability)}, {memory}"
+        further = f"; the first of {facts.cards}" if facts.cards > 1 else ""
+        rows.append(("card", text + further))
+    if facts.mode not in {None, "shared"}:
+        rows.append(("mode", f"{facts.mode} (nvidia-smi -c)"))
+    for process, used, program in facts.others:
+        rows.append(("in use", f"process {process}, {human(used)} {program}".rstrip()))
+    rows.append(("NVRTC", facts.nvrtc_problem or _version(facts.nvrtc)))
+    return rows
+
+
+def _version(pair: tuple[int, int] | None) -> str:
+    return "unknown" if pair is None else f"{pair[0]}.{pair[1]}"
 
 
 def loaded_libraries(maps: Path = MAPS) -> list[str]:

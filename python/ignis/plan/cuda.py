@@ -41,6 +41,11 @@ def device_options(
     )
 
 
+def find_facts() -> _native.CudaFacts:
+    """Everything that was found of a card and what drives it; no context is made on it."""
+    return device_options("cuda").cuda_facts()
+
+
 def find_card() -> _native.CudaCard:
     """The card that a load would run on; no context is made on it.
 

@@ -19,6 +19,16 @@ def gauge(name: str, text: str, values: Mapping[str, int], label: str = "") -> G
     return family
 
 
+def gauge_by(
+    name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], int]
+) -> GaugeMetricFamily:
+    """`ignis_<name>` under several labels."""
+    family = GaugeMetricFamily(f"ignis_{name}", text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
 def counter(
     name: str, text: str, values: Mapping[str, int], label: str = ""
 ) -> CounterMetricFamily:

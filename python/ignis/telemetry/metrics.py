@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from ignis.telemetry.families import counter, gauge, histogram
+from ignis.telemetry.families import counter, gauge, gauge_by, histogram
 from ignis.telemetry.tiers import EngineFact, TierCounts, TieredPlan, TierRound
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,9 +49,20 @@ ROUND_GAP_BUCKETS = (1e-5, 2.5e-5, 5e-5, 1e-4, 1.5e-4, 2.5e-4, 5e-4, 0.001, 0.00
 GAP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
+class NamedDevice(Protocol):
+    """What metrics read of a device; see `ignis.plan.Device`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+
+
 class SealedPlan(TieredPlan, Protocol):
     """What metrics read of a plan."""
 
+    @property
+    def device(self) -> NamedDevice: ...
     @property
     def budget_bytes(self) -> int: ...
     @property
@@ -127,6 +138,7 @@ class Metrics(Collector):
         self.budget_bytes = self.pages = self.kv_page_bytes = 0
         self.reserved = dict.fromkeys(VRAM_LINES, 0)
         self.model = ""
+        self.device = ("", "")
         self.tiers.unload()
 
     def plan_sealed(self, plan: SealedPlan, model: str) -> None:
@@ -136,6 +148,7 @@ class Metrics(Collector):
         self.kv_page_bytes = plan.kv_page_bytes
         self.reserved |= dict(plan.line_bytes())
         self.model = model
+        self.device = (plan.device.kind, plan.device.title)
         self.tiers.plan_sealed(plan)
 
     def model_unloaded(self) -> None:
@@ -213,6 +226,12 @@ class Metrics(Collector):
             "1 for the model that is loaded; 0 with an empty name while none is.",
             {self.model: int(bool(self.model))},
             "model",
+        )
+        yield gauge_by(
+            "device_info",
+            "1 for the device that the model runs on; 0 with empty names while none is loaded.",
+            ("kind", "name"),
+            {self.device: int(bool(self.model))},
         )
         yield gauge(
             "vram_budget_bytes", "Device memory the process may hold.", {"": self.budget_bytes}

@@ -1,29 +1,57 @@
-"""What `ignis doctor` says, with a card and without one."""
+"""What `ignis doctor` says: everything it found, and why no card can be used."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ignis._native import DeviceUnavailableError
+from ignis import _native
 from ignis.cli import doctor
 from ignis.cli.main import main
+from ignis.plan.cuda import find_facts
 
 REMEDY = 'NVRTC was not found; install it with: pip install "ignis[cuda]"'
+CARD: dict[str, Any] = {
+    "driver": (13, 0),
+    "driver_problem": None,
+    "release": "580.159.04",
+    "cards": 1,
+    "name": "A card",
+    "capability": (9, 0),
+    "mode": "shared",
+    "total_bytes": 8 << 30,
+    "free_bytes": 4 << 30,
+    "others": [],
+    "nvrtc": (12, 8),
+    "nvrtc_problem": None,
+    "refusal": None,
+}
+NOTHING = dict.fromkeys(CARD) | {
+    "driver_problem": "not found",
+    "cards": 0,
+    "others": [],
+    "nvrtc_problem": "not found",
+    "refusal": REMEDY,
+}
+
+
+def found(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]) -> None:
+    monkeypatch.setattr(doctor, "find_facts", lambda: SimpleNamespace(**facts))
 
 
 def test_without_a_card_it_says_why_and_that_serving_is_possible(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def find_card() -> None:
-        raise DeviceUnavailableError(REMEDY)
-
-    monkeypatch.setattr(doctor, "find_card", find_card)
+    found(monkeypatch, NOTHING)
     assert main(["doctor", "--kv-disk-path", str(tmp_path / "not" / "yet")]) == 0
     text = capsys.readouterr().out
-    assert f"card     none that can be used: {REMEDY}\n" in text
+    assert "driver   not found\n" in text
+    assert "card     none\n" in text
+    assert "NVRTC    not found\n" in text
+    assert f"problem  no card can be used: {REMEDY}\n" in text
     assert "serving  possible; device auto takes cpu\n" in text
     assert f"KV-disk  {tmp_path}/not/yet: reads and writes" in text
     assert not (tmp_path / "not").exists()
@@ -32,17 +60,42 @@ def test_without_a_card_it_says_why_and_that_serving_is_possible(
 def test_a_card_is_named_with_what_drives_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    card = SimpleNamespace(
-        name="A card", capability=(9, 0), driver=(13, 0), nvrtc=(12, 8), total_bytes=8 << 30
-    )
-    monkeypatch.setattr(doctor, "find_card", lambda: card)
-    monkeypatch.setattr("ignis._native.free_bytes", lambda device: 4 << 30)
+    found(monkeypatch, CARD)
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
+    assert "driver   580.159.04, for CUDA 13.0\n" in text
     assert "card     A card, compute capability 9.0, 8.00 GiB, 4.00 GiB free\n" in text
-    assert "driver   for CUDA 13.0\n" in text
     assert "NVRTC    12.8\n" in text
+    assert "problem" not in text
     assert "device auto takes cuda\n" in text
+
+
+def test_what_is_in_the_way_stands_beside_what_was_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [(7, 3 << 30, "/usr/bin/trainer"), (8, 1 << 20, "")]
+    refusal = "A card is set to serve one process"
+    changed = {"mode": "exclusive", "others": others, "cards": 2, "refusal": refusal}
+    found(monkeypatch, CARD | changed)
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "4.00 GiB free; the first of 2\n" in text
+    assert "mode     exclusive (nvidia-smi -c)\n" in text
+    assert "in use   process 7, 3.00 GiB /usr/bin/trainer\n" in text
+    assert "in use   process 8, 1.00 MiB\n" in text
+    assert f"problem  no card can be used: {refusal}\n" in text
+    assert "device auto takes cpu\n" in text
+
+
+def test_facts_and_refusal_agree_on_this_machine() -> None:
+    facts = find_facts()
+    if facts.refusal is None:
+        assert doctor.card_rows(facts)
+        return
+    options = _native.DeviceOptions("cuda")
+    with pytest.raises(_native.DeviceUnavailableError):
+        options.check_cuda()
+    assert "; " in facts.refusal
 
 
 def test_loaded_libraries_are_those_of_the_card(tmp_path: Path) -> None:

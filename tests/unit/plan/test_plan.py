@@ -293,3 +293,23 @@ def test_each_distinct_dry_run_is_done_once() -> None:
     with pytest.raises(PlanRefused):
         plan_of(core, free=(1536 + 100) * MIB)
     assert core.calls < 150
+
+
+@pytest.mark.parametrize("free_gib", [40, 80, 141])
+@pytest.mark.parametrize("asked", [{}, {"model__lanes": "16", "model__max_context": "4096"}])
+def test_the_budget_of_another_card_gives_that_cards_plan(
+    free_gib: int, asked: dict[str, str]
+) -> None:
+    """A plan depends on the budget and on what was measured, not on the card that is here."""
+    core = FakeCore(token_bytes=2_000_000)
+    other = replace(device_to_plan("rtx5090"), recorded=core.measured("cuda"))
+    theirs = plan_of(core, device=other, **asked)
+    here = Device("cuda", "cuda", "NVIDIA H200")
+    budget = str(theirs.budget_bytes)
+    ours = plan_of(core, device=here, free=free_gib << 30, vram__budget_bytes=budget, **asked)
+    assert theirs.budget_bytes < theirs.free_at_start_bytes < ours.free_at_start_bytes
+    assert ours.line_bytes() == theirs.line_bytes()
+    same = {"free_at_start_bytes", "device", "mode", "lines"}
+    for name in ours.__slots__:
+        if name not in same:
+            assert getattr(ours, name) == getattr(theirs, name), name

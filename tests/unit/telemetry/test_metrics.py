@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,7 +13,14 @@ from ignis.telemetry import metrics as module
 
 
 @dataclass
+class Device:
+    kind: str = "cuda"
+    title: str = "NVIDIA A card"
+
+
+@dataclass
 class SealedPlan:
+    device: Device = field(default_factory=Device)
     budget_bytes: int = 1000
     pages: int = 10
     kv_page_bytes: int = 64
@@ -57,7 +64,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
     return found
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float:
+def value(metrics: Metrics, name: str, /, **labels: str) -> float:
     return samples(metrics)[name, tuple(sorted(labels.items()))]
 
 
@@ -115,12 +122,14 @@ def test_a_sealed_plan_shows_and_an_unloaded_model_reads_zero() -> None:
     metrics.round_done(Round(running=2, waiting=1, pages_free=7))
     assert value(metrics, "ignis_vram_budget_bytes") == 1000
     assert value(metrics, "ignis_vram_reserved_bytes", line="kv_pool") == 640
+    assert value(metrics, "ignis_device_info", kind="cuda", name="NVIDIA A card") == 1
     assert value(metrics, "ignis_kv_pool_used_pages") == 3
     assert value(metrics, "ignis_scheduler_requests", state="running") == 2
     metrics.model_unloaded()
     assert value(metrics, "ignis_vram_reserved_bytes", line="kv_pool") == 0
     assert value(metrics, "ignis_kv_pool_used_pages") == 0
     assert value(metrics, "ignis_model_loaded", model="") == 0
+    assert value(metrics, "ignis_device_info", kind="", name="") == 0
 
 
 def test_requests_and_rounds_add_up() -> None:

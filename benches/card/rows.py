@@ -1,0 +1,61 @@
+"""The rows of the card suite: what is timed, from when to when, and why.
+
+Decode rows are tokens a second of all lanes, over rounds that follow each other without a pause.
+Prefill rows are tokens a second of one chunk, from its start to the end of its round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Part = Literal["engine", "ready"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row. `heavy` ones say nothing about a format, and run for a profile's first model."""
+
+    name: str
+    unit: str
+    why: str
+    heavy: bool = False
+    part: Part = "engine"
+
+
+ROWS = {
+    row.name: row
+    for row in (
+        Row("decode-1", "tok/s", "one user: every weight is read for a token"),
+        Row("decode-8", "tok/s", "eight users share each read of the weights"),
+        Row("decode-1-deep", "tok/s", "32K tokens of keys and values are read too"),
+        Row("prefill", "tok/s", "a 2,048-token chunk at the start: products"),
+        Row("prefill-deep", "tok/s", "a 2,048-token chunk at 32K: attention counts"),
+        Row("hand-over", "%", "what scheduler and hand-over add to a round of eight lanes"),
+        Row("memory", "MiB", "what the driver counts beyond the plan"),
+        Row("move-out", "GB/s", "a sequence's pages to KV-RAM", heavy=True),
+        Row("move-in", "GB/s", "and back", heavy=True),
+        Row("ready", "s", "`ignis serve` from its start, weights in the page cache", True, "ready"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Tokens, lanes and repetitions of the rows."""
+
+    prompt: int = 2048  # tokens of a chunk
+    depth: int = 32768
+    rounds: int = 64  # of decode, for each sample
+    lanes: int = 8
+    moved: int = 8192  # tokens of the sequence that moves
+    repetitions: int = 5
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.depth + 2 * self.prompt + 2 * self.rounds + 64
+
+
+FULL = Sizes()
+SMALL = Sizes(prompt=64, depth=128, rounds=16, lanes=2, moved=128, repetitions=1)

@@ -1,0 +1,318 @@
+//! What follows from the facts: a card that can be used, or one sentence that says why none can and
+//! what to do. Looks at nothing itself.
+
+use ignis_backend::DeviceError;
+use ignis_types::Bytes;
+
+use crate::found::{CardFacts, ComputeMode, CudaFacts, DriverFact, NvrtcFact};
+
+/// The oldest compute capability that the kernels run on.
+const CAPABILITY_MIN: (u32, u32) = (8, 0);
+/// The oldest driver: what loads code of the oldest NVRTC that knows such cards.
+const DRIVER_MIN: (u32, u32) = (12, 0);
+/// Less is free only where something else holds the card: a context alone takes half of it.
+const FREE_MIN: Bytes = Bytes(1 << 30);
+/// Shares an exclusive card among processes.
+const SHARING_SERVER: &str = "nvidia-cuda-mps-server";
+
+/// A card that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaFound {
+    /// As the driver names it.
+    pub name: String,
+    /// Compute capability.
+    pub capability: (u32, u32),
+    /// Of the driver: (13, 0).
+    pub driver: (u32, u32),
+    /// Of the compiler.
+    pub nvrtc: (u32, u32),
+    /// Its memory.
+    pub total: Bytes,
+}
+
+fn unavailable(problem: impl Into<String>, remedy: impl Into<String>) -> DeviceError {
+    DeviceError::Unavailable { problem: problem.into(), remedy: remedy.into() }
+}
+
+/// The first card, if a load can use it.
+///
+/// Errors: `Unavailable`, one sentence with its remedy: the first thing that is in the way.
+pub fn judge(facts: &CudaFacts) -> Result<CudaFound, DeviceError> {
+    let driver = judge_driver(facts)?;
+    let card = facts.card.as_ref().filter(|_| facts.cards > 0).ok_or_else(no_card)?;
+    let total = judge_card(card)?;
+    let nvrtc = judge_nvrtc(&facts.nvrtc, driver)?;
+    let (name, capability) = (card.name.clone(), card.capability);
+    Ok(CudaFound { name, capability, driver, nvrtc, total })
+}
+
+fn no_card() -> DeviceError {
+    unavailable(
+        "the NVIDIA driver shows no card",
+        "see CUDA_VISIBLE_DEVICES and nvidia-smi, or use --device cpu",
+    )
+}
+
+fn judge_driver(facts: &CudaFacts) -> Result<(u32, u32), DeviceError> {
+    match &facts.driver {
+        DriverFact::Missing => Err(unavailable(
+            "no NVIDIA driver was found (libcuda.so.1)",
+            "install it from https://www.nvidia.com/drivers, or use --device cpu",
+        )),
+        DriverFact::Failing { code } if code == "CUDA_ERROR_NO_DEVICE" => Err(no_card()),
+        DriverFact::Failing { code } if code == "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" => {
+            Err(unavailable(
+                "the NVIDIA driver's library and its kernel module are of different versions",
+                "restart the machine, or use --device cpu",
+            ))
+        }
+        DriverFact::Failing { code } => Err(unavailable(
+            format!("the NVIDIA driver does not start ({code})"),
+            "see what nvidia-smi says, or use --device cpu",
+        )),
+        DriverFact::Present { version } if *version < DRIVER_MIN => {
+            let (major, minor) = version;
+            Err(unavailable(
+                format!("the NVIDIA driver is for CUDA {major}.{minor}"),
+                "install one for CUDA 12 or later from https://www.nvidia.com/drivers, or use \
+                 --device cpu",
+            ))
+        }
+        DriverFact::Present { version } => Ok(*version),
+    }
+}
+
+fn judge_card(card: &CardFacts) -> Result<Bytes, DeviceError> {
+    let name = &card.name;
+    if card.capability < CAPABILITY_MIN {
+        let (major, minor) = card.capability;
+        return Err(unavailable(
+            format!("{name} has compute capability {major}.{minor}; the kernels need 8.0"),
+            "use an Ampere or later card, or --device cpu",
+        ));
+    }
+    let Some((total, free)) = card.memory else {
+        return Err(unavailable(
+            "the driver's management library (libnvidia-ml.so.1) does not answer",
+            "install the whole driver; in a container, grant it the \"utility\" capability",
+        ));
+    };
+    let is_shared = card.others.iter().any(|(_, _, name)| name.ends_with(SHARING_SERVER));
+    match card.mode {
+        ComputeMode::Prohibited => {
+            return Err(unavailable(
+                format!("{name} is set to let no process compute (compute mode prohibited)"),
+                "set it with: sudo nvidia-smi -c DEFAULT",
+            ));
+        }
+        ComputeMode::Exclusive if !card.others.is_empty() && !is_shared => {
+            return Err(unavailable(
+                format!("{name} is set to serve one process, and {} has it", holders(card)),
+                "end that process, or share the card with: sudo nvidia-smi -c DEFAULT",
+            ));
+        }
+        _ => {}
+    }
+    let available = free.0.saturating_add(card.own.0);
+    if available < FREE_MIN.0 && total >= FREE_MIN {
+        let who = if card.others.is_empty() { "others hold".into() } else { holders_hold(card) };
+        return Err(unavailable(
+            format!("{name} is in use: {free} of {total} are free, {who} the rest"),
+            "see nvidia-smi and end what holds it, or use --device cpu",
+        ));
+    }
+    Ok(total)
+}
+
+fn holders(card: &CardFacts) -> String {
+    let named = card.others.iter().take(3).map(|(pid, _, name)| {
+        let short = name.rsplit('/').next().unwrap_or_default();
+        if short.is_empty() { format!("process {pid}") } else { format!("{short} ({pid})") }
+    });
+    named.collect::<Vec<_>>().join(", ")
+}
+
+fn holders_hold(card: &CardFacts) -> String {
+    let verb = if card.others.len() == 1 { "holds" } else { "hold" };
+    format!("{} {verb}", holders(card))
+}
+
+fn judge_nvrtc(nvrtc: &NvrtcFact, driver: (u32, u32)) -> Result<(u32, u32), DeviceError> {
+    match nvrtc {
+        NvrtcFact::Broken { path } => Err(unavailable(
+            format!("{} cannot be loaded", path.display()),
+            "install it again with: pip install --force-reinstall nvidia-cuda-nvrtc",
+        )),
+        NvrtcFact::Missing => Err(unavailable(
+            "NVRTC, which compiles the kernels for this card, was not found",
+            "install it with: pip install \"ignis[cuda]\"",
+        )),
+        NvrtcFact::Present { version } if version.0 > driver.0 => Err(unavailable(
+            format!(
+                "NVRTC {}.{} makes code for a later CUDA than the driver's {}.{}",
+                version.0, version.1, driver.0, driver.1
+            ),
+            format!(
+                "install a driver for CUDA {}, or: pip uninstall nvidia-cuda-nvrtc, pip install \
+                 nvidia-cuda-nvrtc-cu{}",
+                version.0, driver.0
+            ),
+        )),
+        NvrtcFact::Present { version } => Ok(*version),
+    }
+}
+
+/// What the driver's refusal of a context means: the card was taken after it was looked at.
+pub(crate) fn context_refused(card: &str, error: DeviceError) -> DeviceError {
+    match &error {
+        DeviceError::Driver { code, .. } if code == "CUDA_ERROR_DEVICE_UNAVAILABLE" => unavailable(
+            format!("{card} is set to serve one process, and another has it"),
+            "end that process, or share the card with: sudo nvidia-smi -c DEFAULT",
+        ),
+        DeviceError::Driver { code, .. } if code == "CUDA_ERROR_OUT_OF_MEMORY" => unavailable(
+            format!("{card} is in use: the driver has no memory for a context"),
+            "see nvidia-smi and end what holds it, or use --device cpu",
+        ),
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> CudaFacts {
+        CudaFacts {
+            driver: DriverFact::Present { version: (13, 0) },
+            release: Some("580.1".into()),
+            cards: 1,
+            card: Some(CardFacts {
+                name: "A card".into(),
+                capability: (9, 0),
+                mode: ComputeMode::Shared,
+                memory: Some((Bytes(80 << 30), Bytes(79 << 30))),
+                own: Bytes(0),
+                others: Vec::new(),
+            }),
+            nvrtc: NvrtcFact::Present { version: (12, 8) },
+        }
+    }
+
+    fn with(change: impl FnOnce(&mut CudaFacts)) -> CudaFacts {
+        let mut facts = facts();
+        change(&mut facts);
+        facts
+    }
+
+    fn with_card(change: impl FnOnce(&mut CardFacts)) -> CudaFacts {
+        with(|facts| change(facts.card.as_mut().unwrap()))
+    }
+
+    fn refusal(facts: &CudaFacts) -> (String, String) {
+        match judge(facts) {
+            Err(DeviceError::Unavailable { problem, remedy }) => (problem, remedy),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_card_that_can_be_used_is_found() {
+        let found = judge(&facts()).unwrap();
+        assert_eq!((found.name.as_str(), found.capability), ("A card", (9, 0)));
+        assert_eq!((found.driver, found.nvrtc, found.total), ((13, 0), (12, 8), Bytes(80 << 30)));
+        let oldest = with(|facts| {
+            facts.driver = DriverFact::Present { version: (12, 0) };
+            facts.card.as_mut().unwrap().capability = (8, 0);
+        });
+        assert!(judge(&oldest).is_ok());
+    }
+
+    #[test]
+    fn each_refusal_says_what_is_in_the_way_and_what_to_do() {
+        let failing = |code: &str| with(|f| f.driver = DriverFact::Failing { code: code.into() });
+        let full = |others: Vec<(u32, Bytes, String)>| {
+            with_card(|card| {
+                card.memory = Some((Bytes(80 << 30), Bytes(1 << 20)));
+                card.others = others;
+            })
+        };
+        let other = |name: &str| vec![(7, Bytes(1 << 30), name.to_owned())];
+        let cases = [
+            (with(|f| f.driver = DriverFact::Missing), "no NVIDIA driver", "nvidia.com/drivers"),
+            (failing("CUDA_ERROR_UNKNOWN"), "does not start (CUDA_ERROR_UNKNOWN)", "nvidia-smi"),
+            (failing("CUDA_ERROR_NO_DEVICE"), "shows no card", "CUDA_VISIBLE_DEVICES"),
+            (failing("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), "different versions", "restart"),
+            (
+                with(|f| f.driver = DriverFact::Present { version: (11, 8) }),
+                "for CUDA 11.8",
+                "CUDA 12 or later",
+            ),
+            (with(|f| f.cards = 0), "shows no card", "CUDA_VISIBLE_DEVICES"),
+            (with_card(|c| c.capability = (7, 5)), "capability 7.5", "Ampere"),
+            (with_card(|c| c.memory = None), "libnvidia-ml.so.1", "\"utility\""),
+            (with_card(|c| c.mode = ComputeMode::Prohibited), "no process", "-c DEFAULT"),
+            (
+                with_card(|c| {
+                    c.mode = ComputeMode::Exclusive;
+                    c.others = other("/usr/bin/trainer");
+                }),
+                "trainer (7) has it",
+                "end that process",
+            ),
+            (full(other("")), "process 7 holds the rest", "end what holds it"),
+            (full(Vec::new()), "others hold the rest", "--device cpu"),
+            (with(|f| f.nvrtc = NvrtcFact::Missing), "NVRTC", "pip install \"ignis[cuda]\""),
+            (
+                with(|f| f.nvrtc = NvrtcFact::Broken { path: "/x/libnvrtc.so".into() }),
+                "/x/libnvrtc.so cannot be loaded",
+                "--force-reinstall",
+            ),
+            (
+                with(|f| {
+                    f.driver = DriverFact::Present { version: (12, 8) };
+                    f.nvrtc = NvrtcFact::Present { version: (13, 0) };
+                }),
+                "NVRTC 13.0 makes code for a later CUDA than the driver's 12.8",
+                "nvidia-cuda-nvrtc-cu12",
+            ),
+        ];
+        for (facts, problem, remedy) in cases {
+            let said = refusal(&facts);
+            assert!(said.0.contains(problem), "{said:?}");
+            assert!(said.1.contains(remedy), "{said:?}");
+            let sentence = format!("{}; {}", said.0, said.1);
+            assert!(!sentence.contains('\n') && !sentence.ends_with('.'), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn an_exclusive_card_can_be_used_while_nobody_has_it_or_a_server_shares_it() {
+        let alone = with_card(|card| card.mode = ComputeMode::Exclusive);
+        assert!(judge(&alone).is_ok());
+        let shared = with_card(|card| {
+            card.mode = ComputeMode::Exclusive;
+            card.others = vec![(7, Bytes(0), format!("/usr/bin/{SHARING_SERVER}"))];
+        });
+        assert!(judge(&shared).is_ok());
+    }
+
+    #[test]
+    fn what_this_process_holds_itself_keeps_nothing_from_it() {
+        let mine = with_card(|card| {
+            card.memory = Some((Bytes(80 << 30), Bytes(1 << 20)));
+            card.own = Bytes(79 << 30);
+        });
+        assert!(judge(&mine).is_ok());
+    }
+
+    #[test]
+    fn a_context_that_is_refused_is_explained() {
+        let of = |code: &str| {
+            let error = DeviceError::Driver { what: "cuDevicePrimaryCtxRetain", code: code.into() };
+            context_refused("A card", error).to_string()
+        };
+        assert!(of("CUDA_ERROR_DEVICE_UNAVAILABLE").contains("one process, and another has it"));
+        assert!(of("CUDA_ERROR_OUT_OF_MEMORY").contains("no memory for a context"));
+        assert_eq!(of("CUDA_ERROR_UNKNOWN"), "cuDevicePrimaryCtxRetain: CUDA_ERROR_UNKNOWN");
+    }
+}

@@ -1,50 +1,58 @@
 // Ops that work on one row at a time: embedding, norm, rotation, gates, the KV slots of a row.
 
-// One stored value of a weight, as f32.
+// One stored value of a weight, as f32: see `load_block` of `linear.cu` for where it lies.
 template <int F>
 __device__ __forceinline__ float weight_value(const Weight& w, u32 row, u32 col) {
-    const u32 group = col / 32, groups = w.cols / 32, at = fragment_place(col % 32);
-    const u64 first = (u64)row * w.cols;
-    if (F == BF16) return bf16_value(((const u16*)w.codes)[first + group * 32 + at]);
-    if (F == F16) return f16_value(((const u16*)w.codes)[first + group * 32 + at]);
-    if (F == F32) return ((const float*)w.codes)[first + group * 32 + at];
-    const u32 thread = at / 8, place = at % 8;
-    if (F == Q8_0) {
-        const u32 unit = group / 2, held = min(2u, groups - unit * 2);
-        const u64 byte = first + unit * 64 + (thread * held + group % 2) * 8 + place;
-        const float d = f16_value(((const u16*)w.scales)[(u64)row * groups + group]);
-        return __fmul_rn(d, (float)((const i8*)w.codes)[byte]);
+    const u8* block = w.blocks + block_at<F>(w, row / 16, col / 64);
+    const u8* shared = w.blocks + shared_at<F>(w, row / 16, col / 64);
+    const u32 g = row % 8, half = row % 16 / 8, step = col % 64 / 16;
+    const u32 second = col % 16 / 8, odd = col % 2;
+    const u32 lane = 4 * g + col % 8 / 2, pair = half + 2 * second;
+    if (F == BF16 || F == F16) {
+        const u16 bits = *(const u16*)(block + step * 512 + lane * 16 + pair * 4 + odd * 2);
+        return F == BF16 ? bf16_value(bits) : f16_value(bits);
     }
-    const u32 unit = group / 4, held = min(4u, groups - unit * 4);
-    const u64 word = first / 8 + unit * 16 + thread * held + group % 4;
-    const u32 shift = (place / 2) * 4 + (place % 2) * 16;
-    const u32 code = (((const u32*)w.codes)[word] >> shift) & 15;
+    if (F == F32) {
+        return *(const float*)(block + (2 * step + half) * 512 + lane * 16 + second * 8 + odd * 4);
+    }
+    if (F == Q8_0) {
+        const u32 word = 2 * step + half;
+        const u32 code = block[word / 4 * 512 + lane * 16 + word % 4 * 4 + second + 2 * odd];
+        const float d = f16_value(*(const u16*)(block + 1024 + g * 8 + half * 4 + step / 2 * 2));
+        return __fmul_rn(d, (float)((int)code - 128));
+    }
+    const u32 word = *(const u32*)(block + lane * 16 + step * 4);
+    const u32 code = (word >> (4 * pair + 16 * odd)) & 15;
+    const u8* rest = block + 512;
     if (F == Q4_0) {
-        const float d = f16_value(((const u16*)w.scales)[(u64)row * groups + group]);
+        const float d = f16_value(*(const u16*)(rest + g * 8 + half * 4 + step / 2 * 2));
         return __fmul_rn(d, (float)((int)code - 8));
     }
     if (F == Q4_1) {
-        const u32 both = ((const u32*)w.scales)[(u64)row * groups + group];
+        const u32 both = *(const u32*)(rest + g * 16 + half * 8 + step / 2 * 4);
         const float d = f16_value((u16)both), m = f16_value((u16)(both >> 16));
         return __fadd_rn(__fmul_rn(d, (float)code), m);
     }
-    const u32 supers = w.cols / 256;
     if (F == Q4_K) {
-        float d, m;
-        q4k_scale(((const uint4*)w.scales)[(u64)row * supers + group / 8], group % 8, d, m);
+        const u32 both = *(const u32*)(shared + g * 8 + half * 4);
+        const u32 bits = q4k_scales(*(const u32*)(rest + g * 4), *(const u16*)(rest + 32 + g * 2), half)
+            >> (6 * (step / 2));
+        const float d = __fmul_rn(f16_value((u16)both), (float)(bits & 63));
+        const float m = -__fmul_rn(f16_value((u16)(both >> 16)), (float)(bits >> 16 & 63));
         return __fadd_rn(__fmul_rn(d, (float)code), m);
     }
-    const u64 half = (first / 128 + unit) * 16 + thread * 4 + group % 4;
-    const u32 top = (((const u16*)w.high)[half] >> ((place / 2) * 2 + (place % 2) * 8)) & 3;
-    const u64 super = (u64)row * supers + group / 8;
-    const float d = f16_value(((const u16*)w.supers)[super]);
-    const int scale = ((const i8*)w.scales)[super * 16 + (group % 8) * 2 + (col % 32) / 16];
-    return __fmul_rn(__fmul_rn(d, (float)scale), (float)((int)(code | top << 4) - 32));
+    const u32 top = *(const u32*)(rest + lane * 8 + step / 2 * 4)
+        >> (2 * (pair + 4 * (step % 2)) + 16 * odd);
+    const float d = f16_value(*(const u16*)(shared + g * 4 + half * 2));
+    const int scale = *(const i8*)(rest + 256 + g * 8 + half * 4 + step);
+    return __fmul_rn(__fmul_rn(d, (float)scale), (float)((int)(code | (top & 3) << 4) - 32));
 }
 
 // Grid: rows. y [rows, cols].
 template <int F>
 __device__ void embed(const Weight& table, const u32* tokens, float* y) {
+    depend_go();
+    depend_wait();
     const u32 row = blockIdx.x, token = tokens[row];
     for (u32 col = threadIdx.x; col < table.cols; col += blockDim.x) {
         y[(u64)row * table.cols + col] = weight_value<F>(table, token, col);

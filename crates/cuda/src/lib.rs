@@ -13,6 +13,7 @@
 //!
 //! Leaves out: policy, files, which weights are where.
 
+mod blocks;
 mod cache;
 mod device;
 mod driver;
@@ -22,7 +23,6 @@ mod memory;
 mod nvml;
 mod nvrtc;
 mod open;
-mod planes;
 mod program;
 mod round;
 mod sampling;

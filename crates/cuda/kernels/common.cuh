@@ -102,6 +102,27 @@ __device__ __forceinline__ void put_encoded(const Encoded& e, u32 row, u32 col, 
     if (e.lo != nullptr) e.lo[place] = bf16_bits(__fsub_rn(value, bf16_value(hi)));
 }
 
+__device__ __forceinline__ u32 encoded_cols(const Encoded& to) { return (to.cols + 63) / 64 * 64; }
+
+// Two neighbours; `col` is even.
+__device__ __forceinline__ void put_encoded_two(const Encoded& to, u32 row, u32 col, float a,
+                                                float b) {
+    const u64 place = encoded_place(to, row, col);
+    const u32 hi = bf16_pair(a, b);
+    *(u32*)(to.hi + place) = hi;
+    if (to.lo != nullptr) {
+        *(u32*)(to.lo + place) =
+            bf16_pair(__fsub_rn(a, low_value(hi)), __fsub_rn(b, high_value(hi)));
+    }
+}
+
+// The zeros behind a row, by `threads` threads.
+__device__ __forceinline__ void pad_encoded(const Encoded& to, u32 row, u32 thread, u32 threads) {
+    for (u32 col = to.cols + thread; col < encoded_cols(to); col += threads) {
+        put_encoded(to, row, col, 0.0f);
+    }
+}
+
 // How a weight is stored. See `blocks.rs`, which writes it.
 enum Format { BF16 = 0, F16 = 1, F32 = 2, Q8_0 = 3, Q4_0 = 4, Q4_1 = 5, Q4_K = 6, Q6_K = 7 };
 

@@ -417,10 +417,7 @@ __device__ __forceinline__ void put_glu(const Product& p, u32 row, u32 x_row, fl
 
 // Zeros in the columns that pad row `x_row` of a GLU's result.
 __device__ __forceinline__ void pad_glu(const Product& p, u32 x_row) {
-    if (x_row >= p.x.rows) return;
-    for (u32 col = p.to.cols; col < blocks_of(p.to.cols) * 64; col++) {
-        put_encoded(p.to, x_row, col, 0.0f);
-    }
+    if (x_row < p.x.rows) pad_encoded(p.to, x_row, 0, 1);
 }
 
 // A warp's own ring of blocks in shared memory, which it fills DEPTH blocks ahead.

@@ -63,6 +63,61 @@ __device__ __forceinline__ float warp_max(float value) {
     return value;
 }
 
+// Kernels of a round overlap from 9.0 on: one says that the next may be put on the card, and waits
+// for the one before to end before it reads or writes what others touch.
+__device__ __forceinline__ void depend_go() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void depend_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Rows that products read: bf16, in blocks of 8 rows by 8 columns; columns up to the next multiple
+// of 64 are zero. `lo` holds what rounding took from `hi`; null where products do without.
+struct Encoded {
+    u16* hi;
+    u16* lo;
+    u32 rows;
+    u32 cols;
+};
+
+__device__ __forceinline__ u32 encoded_cols(const Encoded& to) { return (to.cols + 63) / 64 * 64; }
+
+__device__ __forceinline__ u64 encoded_place(const Encoded& to, u32 row, u32 col) {
+    return ((u64)(row / 8) * (encoded_cols(to) / 8) + col / 8) * 64 + row % 8 * 8 + col % 8;
+}
+
+__device__ __forceinline__ void put_encoded(const Encoded& to, u32 row, u32 col, float value) {
+    const u64 place = encoded_place(to, row, col);
+    const u16 hi = bf16_bits(value);
+    to.hi[place] = hi;
+    if (to.lo) to.lo[place] = bf16_bits(__fsub_rn(value, bf16_value(hi)));
+}
+
+// Two neighbours; `col` is even.
+__device__ __forceinline__ void put_encoded_two(const Encoded& to, u32 row, u32 col, float a,
+                                                float b) {
+    const u64 place = encoded_place(to, row, col);
+    const u32 hi = bf16_pair(a, b);
+    *(u32*)(to.hi + place) = hi;
+    if (to.lo) {
+        *(u32*)(to.lo + place) =
+            bf16_pair(__fsub_rn(a, low_value(hi)), __fsub_rn(b, high_value(hi)));
+    }
+}
+
+// The zeros behind a row, by `threads` threads.
+__device__ __forceinline__ void pad_encoded(const Encoded& to, u32 row, u32 thread, u32 threads) {
+    for (u32 col = to.cols + thread; col < encoded_cols(to); col += threads) {
+        put_encoded(to, row, col, 0.0f);
+    }
+}
+
 // How a weight lies in device memory. See `planes.rs`, which writes them.
 enum Format { BF16 = 0, F16 = 1, F32 = 2, Q8_0 = 3, Q4_0 = 4, Q4_1 = 5, Q4_K = 6, Q6_K = 7 };
 

@@ -827,15 +827,16 @@ __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool
     const u32 lowest = __reduce_min_sync(ALL_LANES, min(position[0], position[1]));
     const u32 highest = __reduce_max_sync(ALL_LANES, max(position[0], position[1]));
 
-    auto copy = [&](u32 page, u64 part, u32 to) {
-        const u16* from = (const u16*)pool.keys + (u64)table[page] * pool.page_values
+    auto copy = [&](u32 page, u32 id, u64 part, u32 to) {
+        const u16* from = (const u16*)pool.keys + (u64)id * pool.page_values
             + (u64)kv_head * PAGE * head_dim + part;
         const u32 held = min((u32)PAGE, last + 1 - page * PAGE);
         T::template copy<TILE_THREADS>(to, from, head_dim, held);
     };
     auto keys_tile = [&](u32 page) { return ring + page % S::RING * 2 * T::BYTES; };
-    copy(0, 0, keys_tile(0));
-    if (S::RING > 1) copy(0, pool.values_at, keys_tile(0) + T::BYTES);
+    u32 id = table[0], next_id = table[min(1u, pages - 1)];
+    copy(0, id, 0, keys_tile(0));
+    if (S::RING > 1) copy(0, id, pool.values_at, keys_tile(0) + T::BYTES);
     copies_end_group();
 
     u32 q[S::Q_SHARED ? 1 : STEPS][4];
@@ -872,11 +873,12 @@ __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool
         __syncthreads();
         if (S::RING > 1) {
             if (page + 1 < pages) {
-                copy(page + 1, 0, keys_tile(page + 1));
-                copy(page + 1, pool.values_at, keys_tile(page + 1) + T::BYTES);
+                copy(page + 1, next_id, 0, keys_tile(page + 1));
+                copy(page + 1, next_id, pool.values_at, keys_tile(page + 1) + T::BYTES);
             }
         } else {
-            copy(page, pool.values_at, tile + T::BYTES);
+            copy(page, id, pool.values_at, tile + T::BYTES);
+            id = next_id;
         }
         copies_end_group();
 
@@ -908,9 +910,10 @@ __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool
         if (S::RING == 1) {
             copies_wait<0>();
             __syncthreads();
-            if (page + 1 < pages) copy(page + 1, 0, tile);
+            if (page + 1 < pages) copy(page + 1, id, 0, tile);
             copies_end_group();
         }
+        next_id = table[min(page + 2, pages - 1)];
         if (!mine) continue;
 
         if (page * PAGE + PAGE - 1 > lowest) {

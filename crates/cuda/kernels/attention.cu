@@ -497,6 +497,20 @@ struct Split {
     static constexpr u32 JOIN = 3 * SPLIT_HEADS * RUNS_MAX * 4; // bytes
 };
 
+// What other CTAs wrote, after the fence that lets this one see it.
+__device__ __forceinline__ float2 load_two(const float* from) {
+    float2 v;
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float4 load_four(const float* from) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from) : "memory");
+    return v;
+}
+
 // Joins the runs of a row for `heads` heads from `head` on, by what `attend_split` left at `from`.
 __device__ __forceinline__ void join_runs(const Queries& in, const float* from, float* shared,
                                           u32 row, u32 head, u32 heads, u32 runs, u32 head_dim) {
@@ -510,7 +524,7 @@ __device__ __forceinline__ void join_runs(const Queries& in, const float* from, 
             const u32 run = first + lane;
             float2 part = make_float2(MINUS_INFINITY, 0.0f);
             if (run < runs) {
-                part = __ldcg((const float2*)(from + (u64)i * wide + RUNS_MAX * head_dim) + run);
+                part = load_two(from + (u64)i * wide + RUNS_MAX * head_dim + 2 * run);
             }
             float largest = fmaxf(part.x, before);
 #pragma unroll
@@ -538,7 +552,7 @@ __device__ __forceinline__ void join_runs(const Queries& in, const float* from, 
 #pragma unroll
             for (int n = 0; n < 16; n++) {
                 const u32 run = min(first + n, runs - 1);
-                part[n] = __ldcg((const float4*)(values + run * head_dim));
+                part[n] = load_four(values + run * head_dim);
             }
 #pragma unroll
             for (int n = 0; n < 16; n++) {

@@ -333,19 +333,6 @@ __device__ __forceinline__ void load_rows(u32 (&b)[EXACT ? 2 : 1][4][NT][2], con
     }
 }
 
-template <int NT, bool EXACT>
-__device__ __forceinline__ void copy_rows(u32 (&to)[EXACT ? 2 : 1][4][NT][2],
-                                          const u32 (&from)[EXACT ? 2 : 1][4][NT][2]) {
-#pragma unroll
-    for (int part = 0; part < (EXACT ? 2 : 1); part++)
-#pragma unroll
-        for (int s = 0; s < 4; s++)
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int i = 0; i < 2; i++) to[part][s][n][i] = from[part][s][n][i];
-}
-
 template <int MT, int NT>
 __device__ __forceinline__ void clear(float (&acc)[MT][NT][4]) {
 #pragma unroll
@@ -427,23 +414,23 @@ struct Ring {
     static constexpr u32 FIT = 5120 / STAGE;
     static constexpr u32 DEPTH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;
     static constexpr u32 BYTES = DEPTH * STAGE;
-    // Blocks of a turn of the loop: all that share, and a part of the ring that fits often.
-    static constexpr u32 TURN = DEPTH > 4 ? 4 : DEPTH > Record<F>::SPAN ? DEPTH : Record<F>::SPAN;
+    // Blocks of a turn of the loop: all that share, a part of the ring that fits often, two at least.
+    static constexpr u32 LEAST = Record<F>::SPAN > 2 ? Record<F>::SPAN : 2;
+    static constexpr u32 TURN = DEPTH > 4 ? 4 : DEPTH > LEAST ? DEPTH : LEAST;
 };
 
 __device__ __forceinline__ u32 shared_address(const void* p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 
-// Begins to copy BYTES bytes, the lanes of a warp together.
+// Begins to copy BYTES bytes, the lanes of a warp together: `to` and `from` are a lane's first 16.
 template <u32 BYTES>
-__device__ __forceinline__ void begin_copy(u8* to, const u8* from, u32 lane) {
-    const u32 address = shared_address(to) + lane * 16;
+__device__ __forceinline__ void begin_copy(u32 to, const u8* from, u32 lane) {
 #pragma unroll
     for (u32 at = 0; at < BYTES; at += 512) {
         if (at + 512 <= BYTES || lane * 16 < BYTES - at) {
             asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
-                         ::"r"(address + at), "l"(from + lane * 16 + at) : "memory");
+                         ::"r"(to + at), "l"(from + at) : "memory");
         }
     }
 }
@@ -463,40 +450,43 @@ __device__ __forceinline__ void few(const Product& p) {
     const u32 blocks = blocks_of(part.w.cols), first = slice_start<F>(blocks, slice);
     const u32 count = slice_start<F>(blocks, slice + 1) - first;
     u8* ring = memory + slice * Blocks::BYTES;
-    const u64 start = span_at<F>(part.w, tile, first);
-    const u8* from[MT];
-    from[0] = part.w.blocks + start;
-    if (GLU) from[MT - 1] = p.parts[1].w.blocks + start;
-    const u32 block_in = 8 * R::SHARED + tile % 8 * R::BLOCK, shared_in = tile % 8 * R::SHARED;
-    // Begins to copy block `i` of those from `at` on into stage `stage`.
     constexpr u32 SPAN_BYTES = 8 * (R::SPAN * R::BLOCK + R::SHARED);
-    auto begin = [&](u32 at, u32 i, u8* stage) {
-        const u32 span = at + i / R::SPAN * SPAN_BYTES;
+    // A lane's share of the blocks of a turn, and of what is shared.
+    const u8* from[MT];
+    const u8* shared_from[MT];
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+        const Weight& w = t == 0 ? part.w : p.parts[1].w;
+        from[t] = w.blocks + block_at<F>(w, tile, first) + lane * 16;
+        shared_from[t] = w.blocks + shared_at<F>(w, tile, first) + lane * 16;
+    }
+    // Begins to copy block `i` from those of this turn on into a stage.
+    auto begin = [&](u32 i, u8* stage) {
+        const u32 span = i / R::SPAN * SPAN_BYTES, to = shared_address(stage) + lane * 16;
 #pragma unroll
         for (int t = 0; t < MT; t++) {
-            begin_copy<R::BLOCK>(stage + t * Blocks::TILE,
-                                 from[t] + (span + block_in) + i % R::SPAN * 8 * R::BLOCK, lane);
+            begin_copy<R::BLOCK>(to + t * Blocks::TILE,
+                                 from[t] + span + i % R::SPAN * 8 * R::BLOCK, lane);
             if (i % R::SPAN == 0) {
-                begin_copy<R::SHARED>(stage + t * Blocks::TILE + R::BLOCK,
-                                      from[t] + (span + shared_in), lane);
+                begin_copy<R::SHARED>(to + t * Blocks::TILE + R::BLOCK, shared_from[t] + span, lane);
             }
         }
     };
 #pragma unroll
     for (u32 i = 0; i < Blocks::DEPTH; i++) {
-        if (i < count) begin(0, i, ring + i * Blocks::STAGE);
+        if (i < count) begin(i, ring + i * Blocks::STAGE);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
     depend_wait();
-    u32 x = lane_place<NT>(p.x, 0, lane) + first * 8192;
+    u64 x = lane_place<NT>(p.x, 0, lane) + first * 8192;
     // Of few rows, what the next block needs of x is fetched before this one is computed.
     constexpr bool EARLY = NT == 1 && !EXACT;
-    u32 b[EXACT ? 2 : 1][4][NT][2], early[EXACT ? 2 : 1][4][NT][2];
-    if (EARLY && count > 0) load_rows<NT, EXACT>(early, p.x, x);
+    u32 b[EARLY ? 2 : 1][EXACT ? 2 : 1][4][NT][2];
+    if (EARLY && count > 0) load_rows<NT, EXACT>(b[0], p.x, x);
     float acc[MT][NT][4];
     clear(acc);
     Shared shared[MT];
-    u32 left = count, at = 0, turn = 0;
+    u32 left = count, turn = 0;
     while (left > 0) {
         u8* stages = ring + turn;
         if (Blocks::TURN < Blocks::DEPTH) turn ^= Blocks::TURN * Blocks::STAGE;
@@ -515,18 +505,21 @@ __device__ __forceinline__ void few(const Product& p) {
                 }
             }
             if (EARLY) {
-                copy_rows<NT, EXACT>(b, early);
-                load_rows<NT, EXACT>(early, p.x, i + 1 < left ? x + 8192 : x);
+                load_rows<NT, EXACT>(b[(i + 1) % 2], p.x, x + i * 8192 + (i + 1 < left ? 8192 : 0));
             } else {
-                load_rows<NT, EXACT>(b, p.x, x);
+                load_rows<NT, EXACT>(b[0], p.x, x + i * 8192);
             }
-            x += 8192;
             __syncwarp();
-            if (i + Blocks::DEPTH < left) begin(at, i + Blocks::DEPTH, stage);
+            if (i + Blocks::DEPTH < left) begin(i + Blocks::DEPTH, stage);
             asm volatile("cp.async.commit_group;" ::: "memory");
-            add_block<F, MT, NT, EXACT>(acc, raw, shared, b);
+            add_block<F, MT, NT, EXACT>(acc, raw, shared, b[EARLY ? i % 2 : 0]);
         }
-        at += Blocks::TURN / R::SPAN * SPAN_BYTES;
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
+            from[t] += Blocks::TURN / R::SPAN * SPAN_BYTES;
+            shared_from[t] += Blocks::TURN / R::SPAN * SPAN_BYTES;
+        }
+        x += Blocks::TURN * 8192;
         left -= min(left, Blocks::TURN);
     }
     depend_go();

@@ -3,19 +3,30 @@
 // A query (a row and a head) meets its keys page by page in position order. Runs of pages are
 // reduced each on its own (largest score, sum of weights, weighted values) and joined in order; how
 // many pages a run has depends on the position of the row alone. A CTA does all runs of a tile of
-// queries in turn (prefill), or one run of one row (decode) that `attention_join` joins: same bits.
+// queries in turn (prefill), or one run of one row (decode), and the runs are joined after: same
+// bits. Two arithmetics, each with both routes:
+//
+// `attention_*`: scalar, f32, over a pool of bf16 or f32.
+//
+// `attend_*`: tensor cores over a pool of bf16. With `mma` for one m16n8k16, queries as its rows:
+//     query = bf16(q * scale), head_dim padded with zeros to DIM
+//     score = mma chain over DIM in steps of 16 columns, from 0; -inf where the key is ahead
+//     top' = max(top, scores of the page); keep = 2^(top - top'); weight = bf16(2^(score - top'))
+//     sum = sum * keep, values = values * keep; then for each step of 16 keys in order
+//     sum = mma(weight, ones, sum), values = mma(weight, V, values)
+// An element of an mma depends on its own row and column alone, and a largest score on no order. So
+// prefill (a warp has 16 queries and whole pages) and decode (the warps of a CTA share the keys of
+// two pages for the scores, then the columns of V for the values) do the same operations on a
+// query. The sum, as a product with ones, has the order of the values and crosses no threads.
 
 #define PAGE 64
 #define CTA 128
-#define RUN_PAGES_MIN 4
 #define RUNS_MAX 64
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
-// Pages of a run of a row that sees `pages` pages.
+// Pages of a run of a row that sees `pages` pages: 2 up to 64 pages, then a multiple of 4.
 __device__ __forceinline__ u32 run_pages(u32 pages) {
-    u32 length = RUN_PAGES_MIN;
-    while (length * RUNS_MAX < pages) length *= 2;
-    return length;
+    return pages <= 64 ? 2 : (pages + 255) / 256 * 4;
 }
 
 struct Pool {
@@ -35,8 +46,21 @@ struct Queries {
     const u32* lanes;
     const u32* tiles; // first row and rows of each
     u32 heads;
-    float scale; // of scores, in powers of two
+    float scale;     // of scores, in powers of two
+    Encoded to;      // [rows, heads * head_dim]; `o` is unused where it has an address
+    u32* arrived;    // [lanes_max, kv_heads]: zero between launches
+    float* partials; // [lanes_max, heads, RUNS_MAX * (head_dim + 2)]
 };
+
+// One value of the result.
+__device__ __forceinline__ void put_result(const Queries& in, u32 row, u32 col, u32 width,
+                                           float value) {
+    if (in.to.hi) {
+        put_encoded(in.to, row, col, value);
+    } else {
+        in.o[(u64)row * width + col] = value;
+    }
+}
 
 // Joins a run to what is there: all in terms of the same operations in both routes.
 __device__ __forceinline__ void join_weights(float before, float run, float& largest, float& keep,
@@ -111,6 +135,8 @@ __device__ __forceinline__ void attention(const Queries& in, const Pool& pool, f
     __shared__ float keep_by[QT], take_by[QT];
     __shared__ u32 fold[QT];
 
+    depend_go();
+    depend_wait();
     const u32 head_dim = pool.head_dim, group = in.heads / pool.kv_heads;
     const u32 chunks = (group + QT - 1) / QT;
     const u32 kv_head = blockIdx.y / chunks, first_head = blockIdx.y % chunks * QT;
@@ -284,10 +310,13 @@ __device__ __forceinline__ void attention(const Queries& in, const Pool& pool, f
                 to_run[2 + at] = run[n][c];
                 if (at == 0) to_run[0] = largest_of[query], to_run[1] = sum_of[query];
             } else {
-                const u64 place = (u64)row_of(query) * width + head_of(query) * head_dim + at;
-                in.o[place] = __fdiv_rn(total[n][c], total_sum[query]);
+                put_result(in, row_of(query), head_of(query) * head_dim + at, width,
+                           __fdiv_rn(total[n][c], total_sum[query]));
             }
         }
+    }
+    if (!SPLIT && in.to.hi && head_of(0) + heads == in.heads) {
+        for (u32 i = 0; i < rows; i++) pad_encoded(in.to, first_row + i, threadIdx.x, CTA);
     }
 }
 
@@ -295,6 +324,8 @@ __device__ __forceinline__ void attention(const Queries& in, const Pool& pool, f
 // largest, sum, head_dim].
 extern "C" __global__ void __launch_bounds__(CTA)
 attention_join(Queries in, const float* partials, u32 head_dim) {
+    depend_go();
+    depend_wait();
     const u32 row = in.tiles[2 * blockIdx.x], head = blockIdx.y;
     const u32 pages = in.positions[row] / PAGE + 1, length = run_pages(pages);
     const u32 runs = (pages + length - 1) / length;
@@ -310,8 +341,9 @@ attention_join(Queries in, const float* partials, u32 head_dim) {
             total = __fmaf_rn(part[2 + at], take, __fmul_rn(total, keep));
             largest = joined;
         }
-        in.o[((u64)row * in.heads + head) * head_dim + at] = __fdiv_rn(total, sum);
+        put_result(in, row, head * head_dim + at, in.heads * head_dim, __fdiv_rn(total, sum));
     }
+    if (in.to.hi && head + 1 == in.heads) pad_encoded(in.to, row, threadIdx.x, CTA);
 }
 
 #define ATTENTION(NAME, T, DIM)                                                          \
@@ -329,3 +361,687 @@ attention_join(Queries in, const float* partials, u32 head_dim) {
 
 ATTENTIONS(attention_bf16, u16)
 ATTENTIONS(attention_f32, float)
+
+// ---- Tensor cores
+
+// D += A B: A [16 queries, 16], B [16, 8].
+__device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Four 8 by 8 matrices of shared memory; thread i names row i % 8 of matrix i / 8.
+__device__ __forceinline__ void load_matrices(u32 (&b)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_transposed(u32 (&b)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ u32 shared_address(const void* p) {
+    return (u32)__cvta_generic_to_shared(p);
+}
+
+// 16 bytes to shared memory; zeros where `bytes` is 0.
+__device__ __forceinline__ void copy_async(u32 to, const void* from, u32 bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copies_end_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most PENDING groups of copies are under way.
+template <int PENDING>
+__device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
+}
+
+// A page's keys or values of one head in shared memory: [64, DIM] bf16 in pieces of 16 bytes. The
+// place of a piece in its row is XORed with `twist` of the row, so that the same pieces of eight
+// rows lie in all banks.
+template <int DIM>
+struct Tile {
+    static constexpr u32 ROW = 2 * DIM, BYTES = PAGE * ROW, PIECES = DIM / 8;
+
+    static __device__ __forceinline__ u32 twist(u32 row) {
+        return DIM >= 64 ? row % 8 : DIM == 32 ? row / 2 % 4 : row / 4 % 2;
+    }
+
+    // Starts to copy the first `held` rows; zeros below and beside them.
+    template <int THREADS>
+    static __device__ __forceinline__ void copy(u32 to, const u16* from, u32 head_dim, u32 held) {
+#pragma unroll
+        for (int i = 0; i < (PAGE * PIECES + THREADS - 1) / THREADS; i++) {
+            const u32 at = i * THREADS + threadIdx.x;
+            if (PAGE * PIECES % THREADS != 0 && at >= PAGE * PIECES) break;
+            const u32 row = at / PIECES, piece = at % PIECES;
+            const bool real = row < held && piece * 8 < head_dim;
+            copy_async(to + row * ROW + (piece ^ twist(row)) * 16,
+                       real ? from + row * head_dim + piece * 8 : from, real ? 16 : 0);
+        }
+    }
+
+    // Keys [first, first + 16) and columns [16 * step, + 16): right operands of two mma, keys side
+    // by side, from load_matrices.
+    static __device__ __forceinline__ u32 keys_at(u32 tile, u32 first, u32 step) {
+        const u32 lane = threadIdx.x % WARP, row = lane / 16 * 8 + lane % 8;
+        return tile + (first + row) * ROW + (step * 32 ^ (lane / 8 % 2 ^ twist(lane % 8)) * 16);
+    }
+
+    // Keys [16 * step, + 16) and columns [first, first + 16): right operands of two mma, columns
+    // side by side, from load_transposed. `first` is a multiple of 16.
+    static __device__ __forceinline__ u32 values_at(u32 tile, u32 step, u32 first) {
+        const u32 lane = threadIdx.x % WARP, row = lane / 8 % 2 * 8 + lane % 8;
+        return tile + (step * 16 + row) * ROW + (first * 2 ^ (lane / 16 ^ twist(lane % 8)) * 16);
+    }
+};
+
+// Two neighbours of a query, scaled and rounded; zeros where there is none.
+__device__ __forceinline__ u32 query_pair(const float* q, bool real, u32 col, u32 head_dim,
+                                          float scale) {
+    if (!real || col >= head_dim) return 0;
+    const float2 pair = *(const float2*)(q + col);
+    return bf16_pair(__fmul_rn(pair.x, scale), __fmul_rn(pair.y, scale));
+}
+
+// The left operand of step `step` of two queries: q0 for rows 0..8 of the fragment, q1 for 8..16.
+__device__ __forceinline__ void query_step(u32 (&a)[4], const float* q0, bool real0,
+                                           const float* q1, bool real1, u32 step, u32 head_dim,
+                                           float scale) {
+    const u32 col = step * 16 + threadIdx.x % 4 * 2;
+    a[0] = query_pair(q0, real0, col, head_dim, scale);
+    a[1] = query_pair(q1, real1, col, head_dim, scale);
+    a[2] = query_pair(q0, real0, col + 8, head_dim, scale);
+    a[3] = query_pair(q1, real1, col + 8, head_dim, scale);
+}
+
+__device__ __forceinline__ void put_two(const Queries& in, u32 row, u32 col, u32 width, float a,
+                                        float b) {
+    if (in.to.hi) {
+        put_encoded_two(in.to, row, col, a, b);
+    } else {
+        *(float2*)(in.o + (u64)row * width + col) = make_float2(a, b);
+    }
+}
+
+// The largest of four threads that have one row of a fragment.
+__device__ __forceinline__ float quad_max(float value) {
+    value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, 1));
+    return fmaxf(value, __shfl_xor_sync(ALL_LANES, value, 2));
+}
+
+#define ONES 0x3f803f80u // two bf16
+#define SPLIT_HEADS 16
+#define SPLIT_THREADS 128
+
+template <int DIM>
+struct Split {
+    static constexpr u32 BATCH = DIM > 128 ? 1 : 2;            // pages at a time
+    static constexpr u32 KEYS = BATCH * PAGE / 4;              // of a warp, for scores
+    static constexpr u32 TILES = DIM / 32 > 2 ? DIM / 32 : 2;  // of 8 columns of a warp, for values
+    static constexpr u32 WEIGHTS = 2 * BATCH * Tile<DIM>::BYTES; // where they start
+    static constexpr u32 SHARED = WEIGHTS + BATCH * PAGE * SPLIT_HEADS * 2;
+    static constexpr u32 JOIN = 3 * SPLIT_HEADS * RUNS_MAX * 4; // bytes
+};
+
+// What other CTAs wrote, after the fence that lets this one see it.
+__device__ __forceinline__ float2 load_two(const float* from) {
+    float2 v;
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float4 load_four(const float* from) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from) : "memory");
+    return v;
+}
+
+// Joins the runs of a row for `heads` heads from `head` on, by what `attend_split` left at `from`.
+__device__ __forceinline__ void join_runs(const Queries& in, const float* from, float* shared,
+                                          u32 row, u32 head, u32 heads, u32 runs, u32 head_dim) {
+    float* keep_by = shared; // [SPLIT_HEADS, RUNS_MAX], and so the others
+    float* take_by = keep_by + SPLIT_HEADS * RUNS_MAX;
+    float* sums = take_by + SPLIT_HEADS * RUNS_MAX;
+    const u32 lane = threadIdx.x % WARP, wide = RUNS_MAX * (head_dim + 2);
+    for (u32 i = threadIdx.x / WARP; i < heads; i += SPLIT_THREADS / WARP) {
+        float before = MINUS_INFINITY;
+        for (u32 first = 0; first < runs; first += WARP) {
+            const u32 run = first + lane;
+            float2 part = make_float2(MINUS_INFINITY, 0.0f);
+            if (run < runs) {
+                part = load_two(from + (u64)i * wide + RUNS_MAX * head_dim + 2 * run);
+            }
+            float largest = fmaxf(part.x, before);
+#pragma unroll
+            for (int step = 1; step < WARP; step *= 2) {
+                const float other = __shfl_up_sync(ALL_LANES, largest, step);
+                if (lane >= step) largest = fmaxf(largest, other);
+            }
+            const float left = __shfl_up_sync(ALL_LANES, largest, 1);
+            float joined, keep, take;
+            join_weights(lane == 0 ? before : left, part.x, joined, keep, take);
+            keep_by[i * RUNS_MAX + run] = keep;
+            take_by[i * RUNS_MAX + run] = take;
+            sums[i * RUNS_MAX + run] = part.y;
+            before = __shfl_sync(ALL_LANES, largest, WARP - 1);
+        }
+    }
+    __syncthreads();
+    const u32 pieces = head_dim / 4;
+    for (u32 at = threadIdx.x; at < heads * pieces; at += SPLIT_THREADS) {
+        const u32 i = at / pieces, col = at % pieces * 4;
+        const float* values = from + (u64)i * wide + col;
+        float sum = 0.0f, total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (u32 first = 0; first < runs; first += 16) {
+            float4 part[16];
+#pragma unroll
+            for (int n = 0; n < 16; n++) {
+                const u32 run = min(first + n, runs - 1);
+                part[n] = load_four(values + run * head_dim);
+            }
+#pragma unroll
+            for (int n = 0; n < 16; n++) {
+                if (first + n < runs) {
+                    const u32 place = i * RUNS_MAX + first + n;
+                    const float keep = keep_by[place], take = take_by[place];
+                    sum = __fmaf_rn(sums[place], take, __fmul_rn(sum, keep));
+                    total[0] = __fmaf_rn(part[n].x, take, __fmul_rn(total[0], keep));
+                    total[1] = __fmaf_rn(part[n].y, take, __fmul_rn(total[1], keep));
+                    total[2] = __fmaf_rn(part[n].z, take, __fmul_rn(total[2], keep));
+                    total[3] = __fmaf_rn(part[n].w, take, __fmul_rn(total[3], keep));
+                }
+            }
+        }
+        const u32 place = (head + i) * head_dim + col, width = in.heads * head_dim;
+        put_two(in, row, place, width, __fdiv_rn(total[0], sum), __fdiv_rn(total[1], sum));
+        put_two(in, row, place + 2, width, __fdiv_rn(total[2], sum), __fdiv_rn(total[3], sum));
+    }
+    __syncthreads();
+}
+
+// One run of one row and up to 16 heads of one KV head; the last CTA of the row and KV head joins.
+// Grid: rows, kv_heads * ceil(group / 16), runs. Partials of a row and head: values
+// [RUNS_MAX, head_dim], then largest and sum [RUNS_MAX, 2].
+template <int DIM>
+__device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool) {
+    using S = Split<DIM>;
+    using T = Tile<DIM>;
+    constexpr u32 BATCH = S::BATCH, HALVES = PAGE / S::KEYS; // warps that share a page
+    extern __shared__ __align__(128) u8 tiles[];
+    __shared__ float largest_of[BATCH][HALVES][SPLIT_HEADS];
+    __shared__ u32 is_last;
+
+    depend_go();
+    depend_wait();
+    const u32 row = in.tiles[2 * blockIdx.x], last = in.positions[row];
+    const u32* table = pool.tables + (u64)in.lanes[row] * pool.stride;
+    const u32 pages = last / PAGE + 1, length = run_pages(pages);
+    const u32 from = blockIdx.z * length;
+    if (from >= pages) return;
+    const u32 to = min(from + length, pages);
+
+    const u32 head_dim = pool.head_dim, group = in.heads / pool.kv_heads;
+    const u32 chunks = (group + SPLIT_HEADS - 1) / SPLIT_HEADS;
+    const u32 kv_head = blockIdx.y / chunks, first_head = blockIdx.y % chunks * SPLIT_HEADS;
+    const u32 heads = min(group - first_head, (u32)SPLIT_HEADS);
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const u32 quad = lane / 4, two = lane % 4 * 2; // row and column of a fragment
+    const u32 keys_tile = shared_address(tiles), values_tile = keys_tile + BATCH * T::BYTES;
+    uint4* weights = (uint4*)(tiles + S::WEIGHTS); // fragments [BATCH, 4 steps, 32 threads]
+
+    auto copy = [&](u32 tile, u32 first, u64 part) {
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const u32 page = first + i;
+            if (page < to) {
+                const u16* head = (const u16*)pool.keys + (u64)table[page] * pool.page_values
+                    + (u64)kv_head * PAGE * head_dim + part;
+                const u32 held = min((u32)PAGE, last + 1 - page * PAGE);
+                T::template copy<SPLIT_THREADS>(tile + i * T::BYTES, head, head_dim, held);
+            }
+        }
+        copies_end_group();
+    };
+    copy(keys_tile, from, 0);
+    copy(values_tile, from, pool.values_at);
+
+    u32 q[DIM / 16][4];
+    const float* q0 = in.q + ((u64)row * in.heads + kv_head * group + first_head + quad) * head_dim;
+#pragma unroll
+    for (int step = 0; step < DIM / 16; step++) {
+        query_step(q[step], q0, quad < heads, q0 + 8 * head_dim, quad + 8 < heads, step, head_dim,
+                   in.scale);
+    }
+
+    float top[2] = {MINUS_INFINITY, MINUS_INFINITY}, sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    float values[S::TILES][4];
+#pragma unroll
+    for (int n = 0; n < S::TILES; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) values[n][c] = 0.0f;
+    const u32 mine = warp / HALVES, half = warp % HALVES; // page of the batch, part of its keys
+    const u32 first_col = warp * S::TILES * 8;
+
+    for (u32 page = from; page < to; page += BATCH) {
+        copies_wait<1>();
+        __syncthreads();
+        // Scores of KEYS keys of one page.
+        float score[S::KEYS / 8][4];
+#pragma unroll
+        for (int n = 0; n < S::KEYS / 8; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) score[n][c] = 0.0f;
+        float largest[2] = {MINUS_INFINITY, MINUS_INFINITY};
+        if (page + mine < to) {
+#pragma unroll
+            for (int step = 0; step < DIM / 16; step++) {
+#pragma unroll
+                for (int n = 0; n < S::KEYS / 8; n += 2) {
+                    u32 b[4];
+                    load_matrices(b, T::keys_at(keys_tile + mine * T::BYTES,
+                                                half * S::KEYS + n * 8, step));
+                    mma(score[n], q[step][0], q[step][1], q[step][2], q[step][3], b[0], b[1]);
+                    mma(score[n + 1], q[step][0], q[step][1], q[step][2], q[step][3], b[2], b[3]);
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < S::KEYS / 8; n++) {
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    const u32 key = (page + mine) * PAGE + half * S::KEYS + n * 8 + two + c % 2;
+                    if (key > last) score[n][c] = MINUS_INFINITY;
+                    largest[c / 2] = fmaxf(largest[c / 2], score[n][c]);
+                }
+            }
+        }
+        largest[0] = quad_max(largest[0]), largest[1] = quad_max(largest[1]);
+        if (two == 0) {
+            largest_of[mine][half][quad] = largest[0];
+            largest_of[mine][half][quad + 8] = largest[1];
+        }
+        __syncthreads();
+        copy(keys_tile, page + BATCH, 0);
+
+        // Weights of those keys; every warp follows the largest scores.
+        float keep[BATCH][2], against[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float next = top[r];
+#pragma unroll
+                for (int h = 0; h < HALVES; h++) {
+                    next = fmaxf(next, largest_of[i][h][quad + 8 * r]);
+                }
+                keep[i][r] = exp2_fast(__fsub_rn(top[r], next));
+                top[r] = next;
+                if (i == mine) against[r] = next;
+            }
+        }
+        if (page + mine < to) {
+#pragma unroll
+            for (int n = 0; n < S::KEYS / 8; n++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    score[n][c] = exp2_fast(__fsub_rn(score[n][c], against[c / 2]));
+                }
+#pragma unroll
+            for (int n = 0; n < S::KEYS / 8; n += 2) {
+                uint4 a;
+                a.x = bf16_pair(score[n][0], score[n][1]);
+                a.y = bf16_pair(score[n][2], score[n][3]);
+                a.z = bf16_pair(score[n + 1][0], score[n + 1][1]);
+                a.w = bf16_pair(score[n + 1][2], score[n + 1][3]);
+                weights[(mine * 4 + half * (S::KEYS / 16) + n / 2) * WARP + lane] = a;
+            }
+        }
+        copies_wait<1>();
+        __syncthreads();
+
+        // Values: TILES * 8 columns of both pages.
+        if (first_col < DIM) {
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                if (page + i < to) {
+#pragma unroll
+                    for (int c = 0; c < 4; c++) {
+                        sum[c] = __fmul_rn(sum[c], keep[i][c / 2]);
+#pragma unroll
+                        for (int n = 0; n < S::TILES; n++) {
+                            values[n][c] = __fmul_rn(values[n][c], keep[i][c / 2]);
+                        }
+                    }
+#pragma unroll
+                    for (int step = 0; step < 4; step++) {
+                        const uint4 a = weights[(i * 4 + step) * WARP + lane];
+                        mma(sum, a.x, a.y, a.z, a.w, ONES, ONES);
+#pragma unroll
+                        for (int n = 0; n < S::TILES; n += 2) {
+                            u32 b[4];
+                            load_transposed(b, T::values_at(values_tile + i * T::BYTES, step,
+                                                            first_col + n * 8));
+                            mma(values[n], a.x, a.y, a.z, a.w, b[0], b[1]);
+                            mma(values[n + 1], a.x, a.y, a.z, a.w, b[2], b[3]);
+                        }
+                    }
+                }
+            }
+        }
+        __syncthreads();
+        copy(values_tile, page + BATCH, pool.values_at);
+    }
+
+    const u64 wide = (u64)RUNS_MAX * (head_dim + 2);
+    float* partials = in.partials + ((u64)blockIdx.x * in.heads + kv_head * group) * wide;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const u32 head = quad + 8 * r;
+        if (head < heads && first_col < DIM) {
+            float* part = partials + (first_head + head) * wide;
+#pragma unroll
+            for (int n = 0; n < S::TILES; n++) {
+                const u32 col = first_col + n * 8 + two;
+                if (col < head_dim) {
+                    *(float2*)(part + blockIdx.z * head_dim + col) =
+                        make_float2(values[n][2 * r], values[n][2 * r + 1]);
+                }
+            }
+            if (warp == 0 && two == 0) {
+                *((float2*)(part + RUNS_MAX * head_dim) + blockIdx.z) =
+                    make_float2(top[r], sum[2 * r]);
+            }
+        }
+    }
+
+    const u32 runs = (pages + length - 1) / length;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32* arrived = in.arrived + blockIdx.x * pool.kv_heads + kv_head;
+        is_last = atomicAdd(arrived, 1) + 1 == runs * chunks;
+        if (is_last) *arrived = 0;
+    }
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    for (u32 head = 0; head < group; head += SPLIT_HEADS) {
+        join_runs(in, partials + head * wide, (float*)tiles, row, kv_head * group + head,
+                  min(group - head, (u32)SPLIT_HEADS), runs, head_dim);
+    }
+    if (in.to.hi && kv_head + 1 == pool.kv_heads) {
+        pad_encoded(in.to, row, threadIdx.x, SPLIT_THREADS);
+    }
+}
+
+#define TILE_THREADS 256
+
+template <int DIM>
+struct Whole {
+    static constexpr u32 SHARES = DIM > 128 ? 2 : 1; // warps that share the columns of a query
+    static constexpr u32 GROUPS = TILE_THREADS / WARP / SHARES; // of 16 queries
+    static constexpr u32 QUERIES = 16 * GROUPS;
+    static constexpr u32 RING = DIM > 128 ? 1 : 2; // pages in shared memory
+    static constexpr u32 TILES = DIM / 8 / SHARES; // of 8 columns of a warp
+    static constexpr bool Q_SHARED = DIM > 128;    // else in registers
+    static constexpr u32 Q_AT = RING * 2 * Tile<DIM>::BYTES;
+    static constexpr u32 SHARED = Q_AT + (Q_SHARED ? QUERIES * DIM * 2 : 0);
+};
+
+// A tile of queries of one KV head over all their pages. Grid: tiles, kv_heads * ceil(group /
+// QUERIES). The deepest tiles go first.
+template <int DIM>
+__device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool) {
+    using S = Whole<DIM>;
+    using T = Tile<DIM>;
+    constexpr u32 STEPS = DIM / 16;
+    extern __shared__ __align__(128) u8 tiles[];
+
+    depend_go();
+    depend_wait();
+    const u32 head_dim = pool.head_dim, group = in.heads / pool.kv_heads;
+    const u32 chunks = (group + S::QUERIES - 1) / S::QUERIES;
+    const u32 kv_head = blockIdx.y / chunks, first_head = blockIdx.y % chunks * S::QUERIES;
+    const u32 at = gridDim.x - 1 - blockIdx.x;
+    const u32 first_row = in.tiles[2 * at], rows = in.tiles[2 * at + 1];
+    const u32 heads = min(group - first_head, (u32)S::QUERIES);
+    const u32 queries = min(rows * heads, (u32)S::QUERIES);
+    const u32 last = in.positions[first_row + rows - 1], pages = last / PAGE + 1;
+    const u32* table = pool.tables + (u64)in.lanes[first_row] * pool.stride;
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, two = lane % 4 * 2;
+    const u32 share = warp / S::GROUPS, first_col = share * S::TILES * 8;
+    const u32 ring = shared_address(tiles);
+
+    // The two queries of a thread: rows lane / 4 and lane / 4 + 8 of its warp's fragment.
+    const u32 query = warp % S::GROUPS * 16 + lane / 4;
+    auto row_of = [&](u32 query) { return first_row + query / heads; };
+    auto head_of = [&](u32 query) { return kv_head * group + first_head + query % heads; };
+    u32 position[2], end[2]; // of the run under way
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const bool real = query + 8 * r < queries;
+        position[r] = real ? in.positions[row_of(query + 8 * r)] : last;
+        const u32 seen = position[r] / PAGE + 1;
+        end[r] = min(run_pages(seen), seen);
+    }
+    const u32 lowest = __reduce_min_sync(ALL_LANES, min(position[0], position[1]));
+    const u32 highest = __reduce_max_sync(ALL_LANES, max(position[0], position[1]));
+
+    auto copy = [&](u32 page, u32 id, u64 part, u32 to) {
+        const u16* from = (const u16*)pool.keys + (u64)id * pool.page_values
+            + (u64)kv_head * PAGE * head_dim + part;
+        const u32 held = min((u32)PAGE, last + 1 - page * PAGE);
+        T::template copy<TILE_THREADS>(to, from, head_dim, held);
+    };
+    auto keys_tile = [&](u32 page) { return ring + page % S::RING * 2 * T::BYTES; };
+    u32 id = table[0], next_id = table[min(1u, pages - 1)];
+    copy(0, id, 0, keys_tile(0));
+    if (S::RING > 1) copy(0, id, pool.values_at, keys_tile(0) + T::BYTES);
+    copies_end_group();
+
+    u32 q[S::Q_SHARED ? 1 : STEPS][4];
+    uint4* q_shared = (uint4*)(tiles + S::Q_AT) + warp % S::GROUPS * STEPS * WARP + lane;
+    auto query_at = [&](u32 query) {
+        return in.q + ((u64)row_of(query) * in.heads + head_of(query)) * head_dim;
+    };
+    const bool real0 = query < queries, real1 = query + 8 < queries;
+    const float *q0 = query_at(query), *q1 = query_at(query + 8);
+    if (S::Q_SHARED) {
+        for (u32 step = share; step < STEPS; step += S::SHARES) {
+            query_step(q[0], q0, real0, q1, real1, step, head_dim, in.scale);
+            q_shared[step * WARP] = make_uint4(q[0][0], q[0][1], q[0][2], q[0][3]);
+        }
+    } else {
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            query_step(q[S::Q_SHARED ? 0 : step], q0, real0, q1, real1, step, head_dim, in.scale);
+        }
+    }
+
+    float top[2] = {MINUS_INFINITY, MINUS_INFINITY}, sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    float total_top[2] = {MINUS_INFINITY, MINUS_INFINITY}, total_sum[2] = {0.0f, 0.0f};
+    float values[S::TILES][4], total[S::TILES][4];
+#pragma unroll
+    for (int n = 0; n < S::TILES; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) values[n][c] = total[n][c] = 0.0f;
+
+    for (u32 page = 0; page < pages; page++) {
+        const bool mine = page * PAGE <= highest;
+        const u32 tile = keys_tile(page);
+        copies_wait<0>();
+        __syncthreads();
+        if (S::RING > 1) {
+            if (page + 1 < pages) {
+                copy(page + 1, next_id, 0, keys_tile(page + 1));
+                copy(page + 1, next_id, pool.values_at, keys_tile(page + 1) + T::BYTES);
+            }
+        } else {
+            copy(page, id, pool.values_at, tile + T::BYTES);
+            id = next_id;
+        }
+        copies_end_group();
+
+        float score[8][4];
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) score[n][c] = 0.0f;
+        if (mine) {
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                u32 a[4];
+                if (S::Q_SHARED) {
+                    const uint4 v = q_shared[step * WARP];
+                    a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) a[i] = q[S::Q_SHARED ? 0 : step][i];
+                }
+#pragma unroll
+                for (int n = 0; n < 8; n += 2) {
+                    u32 b[4];
+                    load_matrices(b, T::keys_at(tile, n * 8, step));
+                    mma(score[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+                    mma(score[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+                }
+            }
+        }
+        if (S::RING == 1) {
+            copies_wait<0>();
+            __syncthreads();
+            if (page + 1 < pages) copy(page + 1, id, 0, tile);
+            copies_end_group();
+        }
+        next_id = table[min(page + 2, pages - 1)];
+        if (!mine) continue;
+
+        if (page * PAGE + PAGE - 1 > lowest) {
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    const u32 key = page * PAGE + n * 8 + two + c % 2;
+                    if (key > position[c / 2]) score[n][c] = MINUS_INFINITY;
+                }
+        }
+        float keep[2], against[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float largest = MINUS_INFINITY;
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                largest = fmaxf(largest, fmaxf(score[n][2 * r], score[n][2 * r + 1]));
+            }
+            const float next = fmaxf(top[r], quad_max(largest));
+            // A query that has seen its last page meets no key; nothing of it is joined any more.
+            against[r] = next > MINUS_INFINITY ? next : 0.0f;
+            keep[r] = exp2_fast(__fsub_rn(top[r], against[r]));
+            top[r] = next;
+        }
+        if (__any_sync(ALL_LANES, keep[0] != 1.0f || keep[1] != 1.0f)) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                sum[c] = __fmul_rn(sum[c], keep[c / 2]);
+#pragma unroll
+                for (int n = 0; n < S::TILES; n++) {
+                    values[n][c] = __fmul_rn(values[n][c], keep[c / 2]);
+                }
+            }
+        }
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            u32 a[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float* pair = score[2 * step + i / 2] + i % 2 * 2;
+                a[i] = bf16_pair(exp2_fast(__fsub_rn(pair[0], against[i % 2])),
+                                 exp2_fast(__fsub_rn(pair[1], against[i % 2])));
+            }
+            mma(sum, a[0], a[1], a[2], a[3], ONES, ONES);
+#pragma unroll
+            for (int n = 0; n < S::TILES; n += 2) {
+                u32 b[4];
+                load_transposed(b, T::values_at(tile + T::BYTES, step, first_col + n * 8));
+                mma(values[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+                mma(values[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (page + 1 != end[r]) continue;
+            float joined, keep, take;
+            join_weights(total_top[r], top[r], joined, keep, take);
+            total_sum[r] = __fmaf_rn(sum[2 * r], take, __fmul_rn(total_sum[r], keep));
+            sum[2 * r] = sum[2 * r + 1] = 0.0f;
+#pragma unroll
+            for (int n = 0; n < S::TILES; n++) {
+#pragma unroll
+                for (int c = 2 * r; c < 2 * r + 2; c++) {
+                    total[n][c] = __fmaf_rn(values[n][c], take, __fmul_rn(total[n][c], keep));
+                    values[n][c] = 0.0f;
+                }
+            }
+            total_top[r] = joined, top[r] = MINUS_INFINITY;
+            const u32 seen = position[r] / PAGE + 1;
+            end[r] = min(end[r] + run_pages(seen), seen);
+        }
+    }
+
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (query + 8 * r >= queries) continue;
+        const u32 row = row_of(query + 8 * r), first = head_of(query + 8 * r) * head_dim;
+#pragma unroll
+        for (int n = 0; n < S::TILES; n++) {
+            const u32 col = first_col + n * 8 + two;
+            if (col < head_dim) {
+                put_two(in, row, first + col, in.heads * head_dim,
+                        __fdiv_rn(total[n][2 * r], total_sum[r]),
+                        __fdiv_rn(total[n][2 * r + 1], total_sum[r]));
+            }
+        }
+    }
+    if (in.to.hi && kv_head * group + first_head + heads == in.heads) {
+        for (u32 i = 0; i < rows; i++) pad_encoded(in.to, first_row + i, threadIdx.x, TILE_THREADS);
+    }
+}
+
+// Both routes for a width of head; CTAs of each that share a processor.
+#define ATTEND(DIM, SPLITS, TILES)                                                       \
+    static_assert(Split<DIM>::SHARED >= Split<DIM>::JOIN, "the join has room");          \
+    extern "C" __global__ void __launch_bounds__(SPLIT_THREADS, SPLITS)                  \
+    attend_split_##DIM(Queries in, Pool pool) { attend_split<DIM>(in, pool); }           \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, TILES)                    \
+    attend_tiles_##DIM(Queries in, Pool pool) { attend_tiles<DIM>(in, pool); }
+
+ATTEND(16, 4, 2)
+ATTEND(32, 4, 2)
+ATTEND(64, 4, 1)
+ATTEND(128, 3, 1)
+ATTEND(256, 2, 1)
+
+// What a launch needs to know, by width: queries of a CTA (of the split: heads), threads, bytes of
+// dynamic shared memory.
+#define TILES_SHAPE(DIM) Whole<DIM>::QUERIES, TILE_THREADS, Whole<DIM>::SHARED
+#define SPLIT_SHAPE(DIM) SPLIT_HEADS, SPLIT_THREADS, Split<DIM>::SHARED
+extern "C" __constant__ u32 attend_shape[15] = {
+    TILES_SHAPE(16), TILES_SHAPE(32), TILES_SHAPE(64), TILES_SHAPE(128), TILES_SHAPE(256),
+};
+extern "C" __constant__ u32 attend_split_shape[15] = {
+    SPLIT_SHAPE(16), SPLIT_SHAPE(32), SPLIT_SHAPE(64), SPLIT_SHAPE(128), SPLIT_SHAPE(256),
+};

@@ -63,39 +63,116 @@ __device__ __forceinline__ float warp_max(float value) {
     return value;
 }
 
-// How a weight lies in device memory. See `planes.rs`, which writes them.
-enum Format { BF16 = 0, F16 = 1, F32 = 2, Q8_0 = 3, Q4_0 = 4, Q4_1 = 5, Q4_K = 6, Q6_K = 7 };
+// Where the launch lets kernels overlap (9.0 on): the next kernel of the stream may begin, and what
+// the ones before wrote may be read. Every thread of every kernel calls both, `depend_wait` before
+// it touches anything but weights.
+__device__ __forceinline__ void depend_go() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
-// A matrix [rows, cols]: codes, then the planes that only some formats have.
-struct Weight {
-    const u8* codes;
-    const u8* high;    // Q6_K: bits 4 and 5 of the codes
-    const u8* scales;  // quantised formats
-    const u8* supers;  // Q6_K: one f16 a super-block
+__device__ __forceinline__ void depend_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Rows of activations as products read them: bf16 in tiles of 128 rows and 64 columns, along the
+// columns first; in a tile matrices of 8 rows and 8 columns, 128 bytes each, along the columns
+// first. Columns are padded to 64 with zeros. `lo` holds what rounding took off, where products are
+// exact, and is null elsewhere.
+struct Encoded {
+    u16* hi;
+    u16* lo;
     u32 rows;
     u32 cols;
 };
 
-// Place of column `col` (0..31) of a group of 32 in fragment order: thread t of a tensor-core
-// fragment finds its eight columns side by side.
-__device__ __forceinline__ u32 fragment_place(u32 col) {
-    return ((col >> 2) & 3) * 8 + (col >> 4) * 4 + (col & 3);
+// Place of a value; eight columns from a multiple of eight on lie side by side.
+__device__ __forceinline__ u64 encoded_place(const Encoded& e, u32 row, u32 col) {
+    const u64 tile = (u64)(row / 128) * ((e.cols + 63) / 64) + col / 64;
+    return tile * 8192 + row % 128 / 8 * 512 + col % 64 / 8 * 64 + row % 8 * 8 + col % 8;
 }
 
-// Scale and minimum of group `group` (of 8) in the 16-byte header of a Q4_K super-block.
-__device__ __forceinline__ void q4k_scale(const uint4& header, u32 group, float& d, float& m) {
-    // Bytes 4..16: the first four groups whole, the others in nibbles and top bits.
-    const u32 low = header.y, high = header.z, both = header.w;
-    const u32 shift = 8 * (group & 3);
-    u32 scale, min;
-    if (group < 4) {
-        scale = (low >> shift) & 63;
-        min = (high >> shift) & 63;
-    } else {
-        const u32 byte = both >> shift;
-        scale = (byte & 15) | (((low >> shift) >> 6) & 3) << 4;
-        min = ((byte >> 4) & 15) | (((high >> shift) >> 6) & 3) << 4;
+__device__ __forceinline__ void put_encoded(const Encoded& e, u32 row, u32 col, float value) {
+    const u64 place = encoded_place(e, row, col);
+    const u16 hi = bf16_bits(value);
+    e.hi[place] = hi;
+    if (e.lo != nullptr) e.lo[place] = bf16_bits(__fsub_rn(value, bf16_value(hi)));
+}
+
+__device__ __forceinline__ u32 encoded_cols(const Encoded& to) { return (to.cols + 63) / 64 * 64; }
+
+// Two neighbours; `col` is even.
+__device__ __forceinline__ void put_encoded_two(const Encoded& to, u32 row, u32 col, float a,
+                                                float b) {
+    const u64 place = encoded_place(to, row, col);
+    const u32 hi = bf16_pair(a, b);
+    *(u32*)(to.hi + place) = hi;
+    if (to.lo != nullptr) {
+        *(u32*)(to.lo + place) =
+            bf16_pair(__fsub_rn(a, low_value(hi)), __fsub_rn(b, high_value(hi)));
     }
-    d = __fmul_rn(f16_value((u16)header.x), (float)scale);
-    m = -__fmul_rn(f16_value((u16)(header.x >> 16)), (float)min);
+}
+
+// The zeros behind a row, by `threads` threads.
+__device__ __forceinline__ void pad_encoded(const Encoded& to, u32 row, u32 thread, u32 threads) {
+    for (u32 col = to.cols + thread; col < encoded_cols(to); col += threads) {
+        put_encoded(to, row, col, 0.0f);
+    }
+}
+
+// How a weight is stored. See `blocks.rs`, which writes it.
+enum Format { BF16 = 0, F16 = 1, F32 = 2, Q8_0 = 3, Q4_0 = 4, Q4_1 = 5, Q4_K = 6, Q6_K = 7 };
+
+// A matrix [rows, cols] in blocks of 16 rows and 64 columns: eight blocks, 128 rows, one under the
+// other; then the next 64 columns.
+struct Weight {
+    const u8* blocks;
+    u32 rows;
+    u32 cols;
+};
+
+// Bytes of a block, and of what its rows share over four blocks: it precedes the first of them.
+template <int F>
+struct Record {
+    static constexpr u32 BLOCK = F == BF16 || F == F16 ? 2048
+        : F == F32  ? 4096
+        : F == Q8_0 ? 1088
+        : F == Q4_0 ? 576
+        : F == Q4_1 ? 640
+        : F == Q4_K ? 560
+                    : 832;
+    static constexpr u32 SHARED = F == Q4_K ? 64 : F == Q6_K ? 32 : 0;
+    static constexpr u32 SPAN = SHARED > 0 ? 4 : 1; // blocks that share
+};
+
+__device__ __forceinline__ u32 blocks_of(u32 cols) { return (cols + 63) / 64; }
+
+// Offset of tile `tile` (of 16 rows), block `block`, and of what it shares.
+template <int F>
+__device__ __forceinline__ u64 span_at(const Weight& w, u32 tile, u32 block) {
+    using R = Record<F>;
+    constexpr u32 BYTES = 8 * (R::SPAN * R::BLOCK + R::SHARED);
+    return ((u64)(tile / 8) * (blocks_of(w.cols) / R::SPAN) + block / R::SPAN) * BYTES;
+}
+
+template <int F>
+__device__ __forceinline__ u64 shared_at(const Weight& w, u32 tile, u32 block) {
+    return span_at<F>(w, tile, block) + tile % 8 * Record<F>::SHARED;
+}
+
+template <int F>
+__device__ __forceinline__ u64 block_at(const Weight& w, u32 tile, u32 block) {
+    using R = Record<F>;
+    return span_at<F>(w, tile, block) + 8 * R::SHARED
+        + (block % R::SPAN * 8 + tile % 8) * R::BLOCK;
+}
+
+// Scales and minima of two groups of a row of a Q4_K block, six bits each: scales from bits 0 and
+// 6, minima from bits 16 and 22. Row g (`half` 0) has the word's bits, and row g + 8 its gaps.
+__device__ __forceinline__ u32 q4k_scales(u32 word, u32 rest, u32 half) {
+    if (half == 0) return word;
+    return ((word >> 12) & 0x000f000fu) | __byte_perm(rest, 0, 0x4140) << 4;
 }

@@ -1,50 +1,58 @@
 // Ops that work on one row at a time: embedding, norm, rotation, gates, the KV slots of a row.
 
-// One stored value of a weight, as f32.
+// One stored value of a weight, as f32: see `load_block` of `linear.cu` for where it lies.
 template <int F>
 __device__ __forceinline__ float weight_value(const Weight& w, u32 row, u32 col) {
-    const u32 group = col / 32, groups = w.cols / 32, at = fragment_place(col % 32);
-    const u64 first = (u64)row * w.cols;
-    if (F == BF16) return bf16_value(((const u16*)w.codes)[first + group * 32 + at]);
-    if (F == F16) return f16_value(((const u16*)w.codes)[first + group * 32 + at]);
-    if (F == F32) return ((const float*)w.codes)[first + group * 32 + at];
-    const u32 thread = at / 8, place = at % 8;
-    if (F == Q8_0) {
-        const u32 unit = group / 2, held = min(2u, groups - unit * 2);
-        const u64 byte = first + unit * 64 + (thread * held + group % 2) * 8 + place;
-        const float d = f16_value(((const u16*)w.scales)[(u64)row * groups + group]);
-        return __fmul_rn(d, (float)((const i8*)w.codes)[byte]);
+    const u8* block = w.blocks + block_at<F>(w, row / 16, col / 64);
+    const u8* shared = w.blocks + shared_at<F>(w, row / 16, col / 64);
+    const u32 g = row % 8, half = row % 16 / 8, step = col % 64 / 16;
+    const u32 second = col % 16 / 8, odd = col % 2;
+    const u32 lane = 4 * g + col % 8 / 2, pair = half + 2 * second;
+    if (F == BF16 || F == F16) {
+        const u16 bits = *(const u16*)(block + step * 512 + lane * 16 + pair * 4 + odd * 2);
+        return F == BF16 ? bf16_value(bits) : f16_value(bits);
     }
-    const u32 unit = group / 4, held = min(4u, groups - unit * 4);
-    const u64 word = first / 8 + unit * 16 + thread * held + group % 4;
-    const u32 shift = (place / 2) * 4 + (place % 2) * 16;
-    const u32 code = (((const u32*)w.codes)[word] >> shift) & 15;
+    if (F == F32) {
+        return *(const float*)(block + (2 * step + half) * 512 + lane * 16 + second * 8 + odd * 4);
+    }
+    if (F == Q8_0) {
+        const u32 word = 2 * step + half;
+        const u32 code = block[word / 4 * 512 + lane * 16 + word % 4 * 4 + second + 2 * odd];
+        const float d = f16_value(*(const u16*)(block + 1024 + g * 8 + half * 4 + step / 2 * 2));
+        return __fmul_rn(d, (float)((int)code - 128));
+    }
+    const u32 word = *(const u32*)(block + lane * 16 + step * 4);
+    const u32 code = (word >> (4 * pair + 16 * odd)) & 15;
+    const u8* rest = block + 512;
     if (F == Q4_0) {
-        const float d = f16_value(((const u16*)w.scales)[(u64)row * groups + group]);
+        const float d = f16_value(*(const u16*)(rest + g * 8 + half * 4 + step / 2 * 2));
         return __fmul_rn(d, (float)((int)code - 8));
     }
     if (F == Q4_1) {
-        const u32 both = ((const u32*)w.scales)[(u64)row * groups + group];
+        const u32 both = *(const u32*)(rest + g * 16 + half * 8 + step / 2 * 4);
         const float d = f16_value((u16)both), m = f16_value((u16)(both >> 16));
         return __fadd_rn(__fmul_rn(d, (float)code), m);
     }
-    const u32 supers = w.cols / 256;
     if (F == Q4_K) {
-        float d, m;
-        q4k_scale(((const uint4*)w.scales)[(u64)row * supers + group / 8], group % 8, d, m);
+        const u32 both = *(const u32*)(shared + g * 8 + half * 4);
+        const u32 bits = q4k_scales(*(const u32*)(rest + g * 4), *(const u16*)(rest + 32 + g * 2), half)
+            >> (6 * (step / 2));
+        const float d = __fmul_rn(f16_value((u16)both), (float)(bits & 63));
+        const float m = -__fmul_rn(f16_value((u16)(both >> 16)), (float)(bits >> 16 & 63));
         return __fadd_rn(__fmul_rn(d, (float)code), m);
     }
-    const u64 half = (first / 128 + unit) * 16 + thread * 4 + group % 4;
-    const u32 top = (((const u16*)w.high)[half] >> ((place / 2) * 2 + (place % 2) * 8)) & 3;
-    const u64 super = (u64)row * supers + group / 8;
-    const float d = f16_value(((const u16*)w.supers)[super]);
-    const int scale = ((const i8*)w.scales)[super * 16 + (group % 8) * 2 + (col % 32) / 16];
-    return __fmul_rn(__fmul_rn(d, (float)scale), (float)((int)(code | top << 4) - 32));
+    const u32 top = *(const u32*)(rest + lane * 8 + step / 2 * 4)
+        >> (2 * (pair + 4 * (step % 2)) + 16 * odd);
+    const float d = f16_value(*(const u16*)(shared + g * 4 + half * 2));
+    const int scale = *(const i8*)(rest + 256 + g * 8 + half * 4 + step);
+    return __fmul_rn(__fmul_rn(d, (float)scale), (float)((int)(code | (top & 3) << 4) - 32));
 }
 
 // Grid: rows. y [rows, cols].
 template <int F>
 __device__ void embed(const Weight& table, const u32* tokens, float* y) {
+    depend_go();
+    depend_wait();
     const u32 row = blockIdx.x, token = tokens[row];
     for (u32 col = threadIdx.x; col < table.cols; col += blockDim.x) {
         y[(u64)row * table.cols + col] = weight_value<F>(table, token, col);
@@ -66,6 +74,8 @@ EMBED(embed_q6_k, Q6_K)
 // One CTA of 256 a row: the norm of the whole row. x, y [rows, width]; y may be x.
 extern "C" __global__ void __launch_bounds__(256)
 rms_norm_row(const float* x, const float* w, float* y, u32 width, float eps) {
+    depend_go();
+    depend_wait();
     __shared__ float sums[8];
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const float* from = x + (u64)blockIdx.x * width;
@@ -84,9 +94,116 @@ rms_norm_row(const float* x, const float* w, float* y, u32 width, float eps) {
     }
 }
 
+// Eight neighbours of a row; zeros from `width` on.
+__device__ __forceinline__ void load_eight(float (&x)[8], const float* row, u32 col, u32 width) {
+    if (width % 4 == 0 && col + 8 <= width) {
+        const float4 a = *(const float4*)(row + col), b = *(const float4*)(row + col + 4);
+        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+        x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = col + i < width ? row[col + i] : 0.0f;
+}
+
+// Eight neighbours of a row as products read them; `col` is a multiple of 8.
+__device__ __forceinline__ void put_eight(const Encoded& to, u32 row, u32 col,
+                                          const float (&x)[8]) {
+    const u64 place = encoded_place(to, row, col);
+    uint4 hi;
+    hi.x = bf16_pair(x[0], x[1]), hi.y = bf16_pair(x[2], x[3]);
+    hi.z = bf16_pair(x[4], x[5]), hi.w = bf16_pair(x[6], x[7]);
+    *(uint4*)(to.hi + place) = hi;
+    if (!to.lo) return;
+    auto rest = [](u32 pair, float a, float b) {
+        return bf16_pair(__fsub_rn(a, low_value(pair)), __fsub_rn(b, high_value(pair)));
+    };
+    uint4 lo;
+    lo.x = rest(hi.x, x[0], x[1]), lo.y = rest(hi.y, x[2], x[3]);
+    lo.z = rest(hi.z, x[4], x[5]), lo.w = rest(hi.w, x[6], x[7]);
+    *(uint4*)(to.lo + place) = lo;
+}
+
+// Columns that 256 threads take at a time.
+#define EIGHTS 2048
+
+// A row of up to STEPS * EIGHTS values stays in registers.
+template <int STEPS>
+__device__ __forceinline__ void norm_row(const float* from, const float* w, u32 width, float eps,
+                                         const Encoded& to, float (&sums)[8]) {
+    constexpr bool EARLY = STEPS <= 2; // registers for the weights too
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float x[STEPS][8], by[EARLY ? STEPS : 1][8];
+    float squares = 0.0f;
+#pragma unroll
+    for (int n = 0; n < STEPS; n++) {
+        const u32 col = n * EIGHTS + threadIdx.x * 8;
+        load_eight(x[n], from, col, width);
+        if (EARLY) load_eight(by[EARLY ? n : 0], w, col, width);
+    }
+#pragma unroll
+    for (int n = 0; n < STEPS; n++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) squares = __fmaf_rn(x[n][i], x[n][i], squares);
+    squares = warp_sum(squares);
+    if (lane == 0) sums[warp] = squares;
+    __syncthreads();
+    float total = sums[0];
+#pragma unroll
+    for (int i = 1; i < 8; i++) total = __fadd_rn(total, sums[i]);
+    const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(total, (float)width), eps)));
+#pragma unroll
+    for (int n = 0; n < STEPS; n++) {
+        const u32 col = n * EIGHTS + threadIdx.x * 8;
+        if (col >= encoded_cols(to)) break;
+        if (!EARLY) load_eight(by[0], w, col, width);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            x[n][i] = __fmul_rn(__fmul_rn(x[n][i], scale), by[EARLY ? n : 0][i]);
+        }
+        put_eight(to, blockIdx.x, col, x[n]);
+    }
+}
+
+// The norm of a row, encoded. Grid: rows; row r is `rows_from[r]` of x, or r. x [.., width], width
+// at most 16,384.
+extern "C" __global__ void __launch_bounds__(256)
+norm_encode(const float* x, const float* w, u32 width, float eps, const u32* rows_from,
+            Encoded to) {
+    __shared__ float sums[8];
+    depend_go();
+    // The weights of a norm come from memory in each round; 128 bytes a line.
+    for (u32 i = threadIdx.x * 32; i < width; i += 256 * 32) {
+        asm volatile("prefetch.global.L2 [%0];" : : "l"(w + i));
+    }
+    depend_wait();
+    const u32 row = rows_from ? rows_from[blockIdx.x] : blockIdx.x;
+    const float* from = x + (u64)row * width;
+    if (width <= 2 * EIGHTS) {
+        norm_row<2>(from, w, width, eps, to, sums);
+    } else {
+        norm_row<8>(from, w, width, eps, to, sums);
+    }
+}
+
+// Grid: rows. x [rows, width].
+extern "C" __global__ void __launch_bounds__(256)
+encode(const float* x, u32 width, Encoded to) {
+    depend_go();
+    depend_wait();
+    const float* from = x + (u64)blockIdx.x * width;
+    for (u32 col = threadIdx.x * 8; col < encoded_cols(to); col += EIGHTS) {
+        float eight[8];
+        load_eight(eight, from, col, width);
+        put_eight(to, blockIdx.x, col, eight);
+    }
+}
+
 // One warp a group of `width` values; `groups` of them in all. x, y [groups, width].
 extern "C" __global__ void __launch_bounds__(128)
 rms_norm_groups(const float* x, const float* w, float* y, u32 width, float eps, u32 groups) {
+    depend_go();
+    depend_wait();
     const u32 group = blockIdx.x * 4 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (group >= groups) return;
     const float* from = x + (u64)group * width;
@@ -103,6 +220,8 @@ rms_norm_groups(const float* x, const float* w, float* y, u32 width, float eps, 
 extern "C" __global__ void __launch_bounds__(128)
 rope_angles(const u32* positions, const float* inv_freq, u32 half, float magnitude, float* cos_out,
             float* sin_out) {
+    depend_go();
+    depend_wait();
     const float position = (float)positions[blockIdx.x];
     for (u32 i = threadIdx.x; i < half; i += blockDim.x) {
         const double turns = (double)__fmul_rn(position, inv_freq[i]) * 0.15915494309189533577;
@@ -115,6 +234,8 @@ rope_angles(const u32* positions, const float* inv_freq, u32 half, float magnitu
 // Grid: rows. x [rows, heads * head_dim], in place.
 extern "C" __global__ void __launch_bounds__(256)
 rope(float* x, const float* cos_in, const float* sin_in, u32 heads, u32 head_dim, u32 half) {
+    depend_go();
+    depend_wait();
     float* row = x + (u64)blockIdx.x * heads * head_dim;
     const float* c = cos_in + (u64)blockIdx.x * half;
     const float* s = sin_in + (u64)blockIdx.x * half;
@@ -156,37 +277,189 @@ __device__ void kv_append(const float* k, const float* v, T* pool, const u32* po
 extern "C" __global__ void __launch_bounds__(256)
 kv_append_bf16(const float* k, const float* v, u16* pool, const u32* positions, const u32* lanes,
                const u32* tables, u32 stride, u32 layers, u32 layer, u32 kv_heads, u32 head_dim) {
+    depend_go();
+    depend_wait();
     kv_append(k, v, pool, positions, lanes, tables, stride, layers, layer, kv_heads, head_dim);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
 kv_append_f32(const float* k, const float* v, float* pool, const u32* positions, const u32* lanes,
               const u32* tables, u32 stride, u32 layers, u32 layer, u32 kv_heads, u32 head_dim) {
+    depend_go();
+    depend_wait();
     kv_append(k, v, pool, positions, lanes, tables, stride, layers, layer, kv_heads, head_dim);
 }
+
+// What becomes of a row's queries, keys and values before attention.
+struct Prepare {
+    float* q;            // [rows, heads * head_dim]
+    float* k;            // [rows, kv_heads * head_dim]
+    const float* v;      // as k
+    const float* q_norm; // [head_dim]; null: none
+    const float* k_norm;
+    float eps;
+    const float* cos; // [rows, half]
+    const float* sin;
+    u32 half; // 0: no rotation
+    u32 heads;
+    u32 kv_heads;
+    u32 head_dim; // at most 256
+    void* pool;
+    u64 page_values;
+    u64 layer_at;  // from a page's start to the keys of the layer, in values
+    u64 values_at; // from a head's keys to its values
+    const u32* positions;
+    const u32* lanes;
+    const u32* tables;
+    u32 stride;
+};
+
+#define PREPARE_HEADS 4 // of a CTA, at most
+
+// A warp a head: norm, rotation, slot of the pool; as rms_norm_groups, rope and kv_append, one
+// after the other. Grid: rows, and heads + 2 * kv_heads in CTAs of as many warps as there are.
+template <typename T>
+__device__ __forceinline__ void prepare(const Prepare& p) {
+    __shared__ float held[PREPARE_HEADS][256];
+    depend_go();
+    depend_wait();
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x;
+    u32 head = blockIdx.y * (blockDim.x / WARP) + warp;
+    if (head >= p.heads + 2 * p.kv_heads) return;
+    const bool is_q = head < p.heads, is_v = head >= p.heads + p.kv_heads;
+    if (!is_q) head -= is_v ? p.heads + p.kv_heads : p.heads;
+    const u32 position = p.positions[row];
+    const u64 page = is_q ? 0 : p.tables[(u64)p.lanes[row] * p.stride + position / 64];
+    const float* source = is_q ? p.q : is_v ? p.v : p.k;
+    const float* from = source + ((u64)row * (is_q ? p.heads : p.kv_heads) + head) * p.head_dim;
+    const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
+
+    float x[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const u32 at = lane + i * WARP;
+        x[i] = at < p.head_dim ? from[at] : 0.0f;
+    }
+    if (norm) {
+        float by[8], squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const u32 at = lane + i * WARP;
+            by[i] = at < p.head_dim ? norm[at] : 0.0f;
+            squares = __fmaf_rn(x[i], x[i], squares);
+        }
+        const float mean = __fdiv_rn(warp_sum(squares), (float)p.head_dim);
+        const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, p.eps)));
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[i] = __fmul_rn(__fmul_rn(x[i], scale), by[i]);
+    }
+    if (p.half && !is_v) {
+        // Partners may be with another thread.
+        float* all = held[warp];
+        const float* c = p.cos + (u64)row * p.half;
+        const float* s = p.sin + (u64)row * p.half;
+#pragma unroll
+        for (int i = 0; i < 8; i++) all[lane + i * WARP] = x[i];
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const u32 at = lane + i * WARP;
+            if (at < p.half) {
+                const float other = all[at + p.half];
+                x[i] = __fsub_rn(__fmul_rn(x[i], c[at]), __fmul_rn(other, s[at]));
+            } else if (at < 2 * p.half) {
+                const float other = all[at - p.half];
+                x[i] = __fadd_rn(__fmul_rn(x[i], c[at - p.half]),
+                                 __fmul_rn(other, s[at - p.half]));
+            }
+        }
+    }
+    if (!is_v && (norm || p.half)) {
+        float* to = (is_q ? p.q : p.k) + (from - source);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const u32 at = lane + i * WARP;
+            if (at < p.head_dim) to[at] = x[i];
+        }
+    }
+    if (is_q) return;
+    const u64 slot = page * p.page_values + p.layer_at + (is_v ? p.values_at : 0)
+        + ((u64)head * 64 + position % 64) * p.head_dim;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const u32 at = lane + i * WARP;
+        if (at >= p.head_dim) continue;
+        if (sizeof(T) == 2) {
+            ((u16*)p.pool)[slot + at] = bf16_bits(x[i]);
+        } else {
+            ((float*)p.pool)[slot + at] = x[i];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * PREPARE_HEADS)
+prepare_bf16(Prepare p) { prepare<u16>(p); }
+
+extern "C" __global__ void __launch_bounds__(32 * PREPARE_HEADS)
+prepare_f32(Prepare p) { prepare<float>(p); }
 
 __device__ __forceinline__ float sigmoid(float a) {
     return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-a)));
 }
 
+__device__ __forceinline__ float silu(float a) {
+    return __fdiv_rn(a, __fadd_rn(1.0f, expf(-a)));
+}
+
 // All [count]; y may be gate or up.
 extern "C" __global__ void __launch_bounds__(256)
 swiglu(const float* gate, const float* up, float* y, u64 count) {
+    depend_go();
+    depend_wait();
     const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
     if (i < count) {
-        const float a = gate[i];
-        y[i] = __fmul_rn(__fdiv_rn(a, __fadd_rn(1.0f, expf(-a))), up[i]);
+        y[i] = __fmul_rn(silu(gate[i]), up[i]);
     }
+}
+
+// As swiglu, encoded. Grid: rows, ceil(width / 1024). gate, up [rows, width].
+extern "C" __global__ void __launch_bounds__(256)
+swiglu_encode(const float* gate, const float* up, u32 width, Encoded to) {
+    depend_go();
+    depend_wait();
+    const u32 row = blockIdx.x, col = blockIdx.y * 1024 + threadIdx.x * 4;
+    if (col >= encoded_cols(to)) return;
+    const u64 first = (u64)row * width + col;
+    float a[4], b[4];
+    if (width % 4 == 0 && col < width) {
+        const float4 g = *(const float4*)(gate + first), u = *(const float4*)(up + first);
+        a[0] = g.x, a[1] = g.y, a[2] = g.z, a[3] = g.w;
+        b[0] = u.x, b[1] = u.y, b[2] = u.z, b[3] = u.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[i] = col + i < width ? gate[first + i] : 0.0f;
+            b[i] = col + i < width ? up[first + i] : 0.0f;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = __fmul_rn(silu(a[i]), b[i]);
+    put_encoded_two(to, row, col, a[0], a[1]);
+    put_encoded_two(to, row, col + 2, a[2], a[3]);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
 add_rows(const float* x, float* y, u64 count) {
+    depend_go();
+    depend_wait();
     const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
     if (i < count) y[i] = __fadd_rn(y[i], x[i]);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
 gate_rows(const float* gate, float* y, u64 count) {
+    depend_go();
+    depend_wait();
     const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
     if (i < count) y[i] = __fmul_rn(y[i], sigmoid(gate[i]));
 }
@@ -194,6 +467,8 @@ gate_rows(const float* gate, float* y, u64 count) {
 // Grid: logit rows. y[i] = x[logit_rows[i]], both `width` wide.
 extern "C" __global__ void __launch_bounds__(256)
 gather_rows(const float* x, float* y, const u32* logit_rows, u32 width) {
+    depend_go();
+    depend_wait();
     const float* from = x + (u64)logit_rows[blockIdx.x] * width;
     for (u32 i = threadIdx.x; i < width; i += blockDim.x) y[(u64)blockIdx.x * width + i] = from[i];
 }
@@ -201,6 +476,8 @@ gather_rows(const float* x, float* y, const u32* logit_rows, u32 width) {
 // Penalty counts of one lane [vocab]: clear, then mark the prompt and count the output.
 extern "C" __global__ void __launch_bounds__(256)
 count_tokens(u32* counts, const u32* tokens, u32 prompt, u32 count) {
+    depend_go();
+    depend_wait();
     const u32 i = blockIdx.x * 256 + threadIdx.x;
     if (i >= count) return;
     if (i < prompt) {

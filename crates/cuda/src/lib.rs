@@ -13,6 +13,7 @@
 //!
 //! Leaves out: policy, files, which weights are where.
 
+mod blocks;
 mod cache;
 mod device;
 mod driver;
@@ -26,7 +27,6 @@ mod memory;
 mod nvml;
 mod nvrtc;
 mod open;
-mod planes;
 mod program;
 mod round;
 mod sampling;

@@ -1,14 +1,15 @@
 //! Stored tensors into their regions, at load.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
 
+use arrayvec::ArrayVec;
 use ignis_backend::DeviceError;
 use ignis_formats::quant;
 use ignis_ops::{RowOrder, WeightKind, WeightSpec};
 
+use crate::blocks::{GROUP_ROWS, group_bytes, write_group};
 use crate::driver::Context;
 use crate::memory::Memory;
-use crate::planes::{Row, RowBytes, row_bytes, write_row};
 
 /// Bytes that are converted and copied at once.
 const PIECE_BYTES: usize = 64 << 20;
@@ -48,7 +49,7 @@ fn put_matrix(
     stored: &[u8],
     at: u64,
 ) -> Result<(), DeviceError> {
-    let sizes = row_bytes(weight.dtype, weight.cols).ok_or_else(|| unsupported(weight))?;
+    let group = group_bytes(weight.dtype, weight.cols).ok_or_else(|| unsupported(weight))?;
     let stored_row = weight.dtype.bytes_of(u64::from(weight.cols)).ok().flatten();
     let stored_row = stored_row.ok_or_else(|| unsupported(weight))?.as_usize();
     let rows = weight.rows as usize;
@@ -62,90 +63,43 @@ fn put_matrix(
             return Err(wrong_bytes(weight, stored.len() as u64, needed as u64));
         }
     }
-    let planes = [sizes.codes, sizes.high, sizes.scales, sizes.supers];
-    let mut starts = [at; 4];
-    for i in 1..4 {
-        starts[i] = starts[i - 1] + (planes[i - 1] * rows) as u64;
-    }
-    let step = (PIECE_BYTES / stored_row.max(1)).clamp(1, rows.max(1));
-    let mut piece = Piece::new(sizes, step);
+    let step = (PIECE_BYTES / group).max(1) * GROUP_ROWS;
+    let mut piece = vec![0; group * rows.min(step).div_ceil(GROUP_ROWS)];
     for first in (0..rows).step_by(step) {
         let count = step.min(rows - first);
-        piece.fill(count, |row, out| {
-            let from = weight.order.stored_row((first + row) as u32) as usize * stored_row;
-            write_row(weight.dtype, &stored[from..from + stored_row], out);
+        let used = &mut piece[..group * count.div_ceil(GROUP_ROWS)];
+        fill(used, group, |at, out| {
+            let rows = first + at * GROUP_ROWS..(first + (at + 1) * GROUP_ROWS).min(first + count);
+            let stored = rows.map(|row| {
+                let from = weight.order.stored_row(row as u32) as usize * stored_row;
+                &stored[from..from + stored_row]
+            });
+            let stored: ArrayVec<&[u8], GROUP_ROWS> = stored.collect();
+            write_group(weight.dtype, &stored, out);
         });
-        for (i, plane) in piece.planes.iter().enumerate() {
-            let start = starts[i] + (planes[i] * first) as u64;
-            memory.write(context, start, &plane[..planes[i] * count])?;
-        }
+        memory.write(context, at + (first / GROUP_ROWS * group) as u64, used)?;
     }
     Ok(())
 }
 
-/// Rows of all planes on their way to the card.
-struct Piece {
-    sizes: RowBytes,
-    planes: [Vec<u8>; 4],
-}
-
-impl Piece {
-    fn new(sizes: RowBytes, rows: usize) -> Piece {
-        let planes = [sizes.codes, sizes.high, sizes.scales, sizes.supers]
-            .map(|bytes| vec![0; bytes * rows]);
-        Piece { sizes, planes }
-    }
-
-    /// Writes `count` rows, shared among the processors.
-    fn fill(&mut self, count: usize, write: impl Fn(usize, Row<'_>) + Sync) {
-        const ROWS: usize = 64;
-        let RowBytes { codes, high, scales, supers } = self.sizes;
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let runs = count.div_ceil(ROWS);
-        let next = AtomicUsize::new(0);
-        let bases = self.planes.each_mut().map(|plane| Shared(plane.as_mut_ptr()));
-        let work = || {
-            loop {
-                let run = next.fetch_add(1, Ordering::Relaxed);
-                if run >= runs {
-                    return;
-                }
-                for row in run * ROWS..((run + 1) * ROWS).min(count) {
-                    // SAFETY: each row is claimed by one thread, lies inside its plane, and the
-                    // planes are borrowed until the threads have ended.
-                    let part = |i: usize, bytes: usize| unsafe {
-                        std::slice::from_raw_parts_mut(bases[i].at(row * bytes), bytes)
-                    };
-                    let out = Row {
-                        codes: part(0, codes),
-                        high: part(1, high),
-                        scales: part(2, scales),
-                        supers: part(3, supers),
-                    };
-                    write(row, out);
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..threads.min(runs) {
-                scope.spawn(work);
-            }
-            work();
-        });
-    }
-}
-
-/// Start of a plane that several threads write to, each its own rows.
-#[derive(Clone, Copy)]
-struct Shared(*mut u8);
-
-// SAFETY: `Piece::fill` gives each row to one thread.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    fn at(&self, offset: usize) -> *mut u8 {
-        self.0.wrapping_add(offset)
-    }
+/// Has `write` fill every group of `piece`, shared among the processors. A group holds zeros before.
+fn fill(piece: &mut [u8], group: usize, write: impl Fn(usize, &mut [u8]) + Sync) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let groups = Mutex::new(piece.chunks_exact_mut(group).enumerate());
+    let work = || {
+        loop {
+            let next = groups.lock().expect("writing does not panic").next();
+            let Some((at, out)) = next else { return };
+            out.fill(0);
+            write(at, out);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
 }
 
 /// A vector's values as the program wants them, f32.

@@ -81,6 +81,19 @@ pub trait Device: Send {
         lanes: &[LaneSampling<'_>],
         out: &mut [SampleOut],
     ) -> Result<(), DeviceError>;
+    /// Begins a round and its draws without waiting; `Ok(false)`: this device only runs rounds
+    /// whole (`run`, `sample`).
+    fn start(
+        &mut self,
+        _round: &Round<'_>,
+        _lanes: &[LaneSampling<'_>],
+    ) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+    /// Waits for what `start` began and gives its draws.
+    fn collect(&mut self, _out: &mut [SampleOut]) -> Result<(), DeviceError> {
+        unreachable!("nothing was started")
+    }
     /// Row `row` of the logits that the last run left, `[vocab]`. Not for serving: a device with
     /// memory of its own copies them.
     fn logits(&mut self, row: u32) -> Result<&[f32], DeviceError>;

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::devices::DeviceOptions;
 use crate::errors::{DeviceFaultError, FileError, from_engine};
-use crate::model::Limits;
+use crate::model::{Limits, open};
 use crate::round_out::RoundOut;
 use crate::sampling::Sampling;
 use crate::tiers::{TierOptions, simulated_storage};
@@ -101,7 +101,8 @@ impl Engine {
             })
             .collect::<PyResult<Vec<_>>>()?;
         let progress = progress.map(|p| Arc::clone(&p.0)).unwrap_or_default();
-        let (limits, device) = (limits.native(), options.open()?);
+        let (_, model) = py.detach(|| open(&path))?;
+        let (limits, device) = (limits.native(), options.open(&model.program)?);
         let tiers = tiers.cloned().unwrap_or_default();
         py.detach(|| {
             let storage = tiers.open()?;

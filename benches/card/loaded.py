@@ -9,18 +9,24 @@ from ignis import _native
 from ignis.plan.cuda import device_options
 
 
-def card_options(kv_format: str = "bf16") -> _native.DeviceOptions:
+def card_options(kv_format: str = "bf16", activations: str = "bf16") -> _native.DeviceOptions:
     """The card of this machine, with the libraries that a server would use."""
-    return device_options("cuda", kv_format=kv_format)
+    return device_options("cuda", kv_format=kv_format, activations=activations)
 
 
 class Loaded:
     """An engine on the card, and its plan."""
 
-    def __init__(self, path: str, limits: _native.Limits, kv_format: str = "bf16") -> None:
-        options = card_options(kv_format)
+    def __init__(
+        self,
+        path: str,
+        limits: _native.Limits,
+        kv_format: str = "bf16",
+        activations: str = "bf16",
+    ) -> None:
+        options = card_options(kv_format, activations)
         needs = _native.needs(path, limits, options)
-        lines = dict(needs.lines) | dict(options.measured())
+        lines = dict(needs.lines) | dict(options.measured(path))
         lines["kv_pool"] = needs.kv_page_bytes * limits.pages
         self.planned = sum(lines.values())
         self.lines = lines

@@ -27,6 +27,7 @@ from ignis.plan import device_to_run
 from ignis.plan.core import native_errors
 from ignis.plan.cores import physical_cores
 from ignis.plan.cuda import device_options
+from ignis.plan.plan import activations_of
 from ignis.server.loading import text_of_model
 
 CHUNK_TOKENS = 512
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--only", action="append", metavar="ROW", help=f"this row only; repeatable. Rows: {rows}")
     add("--perplexity", metavar="FILE", type=Path, help="score this text instead of timing")
     add("--json", metavar="FILE", help="write the record to FILE; - for standard output")
-    add_option_flags(parser, ("", "model", "cpu", "cache"))
+    add_option_flags(parser, ("", "model", "cpu", "cuda", "cache"))
 
 
 def main(args: argparse.Namespace) -> int:
@@ -70,11 +71,12 @@ def main(args: argparse.Namespace) -> int:
     # The table goes to standard error where the record takes standard output.
     console = Console(stderr=args.json == "-")
     path = fetch_if_missing(config.model.path, config.cache_folder, Console(stderr=True))
+    kind = device_to_run(config).kind
     options = LoadOptions(
         path=str(path),
-        device=device_to_run(config).kind,
+        device=kind,
         threads=args.threads or config.cpu.threads or physical_cores(),
-        activations=config.cpu.activations,
+        activations=activations_of(config, kind),
         kv_format=config.model.kv_format,
         chunk_tokens=config.model.prefill_chunk or CHUNK_TOKENS,
     )
@@ -110,7 +112,7 @@ def load(options: LoadOptions, lanes: int, pages_a_lane: int, pages: int) -> Eng
     )
     with native_errors():
         need = needs(options.path, limits, device)
-        lines = dict(need.lines) | dict(device.measured())
+        lines = dict(need.lines) | dict(device.measured(options.path))
         plan = [*lines.items(), ("kv_pool", pages * need.kv_page_bytes)]
         return Engine.load(options.path, limits, device, plan)
 

@@ -18,14 +18,17 @@ class Loaded:
         model: str | _native.RandomModel,
         limits: _native.Limits,
         kv_format: str = "bf16",
+        activations: str | None = None,
         *,
         device: str = "cuda",
         tiers: _native.TierOptions | None = None,
     ) -> None:
         threads = physical_cores() if device == "cpu" else 1
-        options = device_options(device, threads=threads, kv_format=kv_format)
+        options = device_options(
+            device, threads=threads, kv_format=kv_format, activations=activations
+        )
         needs = _native.needs(model, limits, options)
-        lines = dict(needs.lines) | dict(options.measured())
+        lines = dict(needs.lines) | dict(options.measured(model))
         lines["kv_pool"] = needs.kv_page_bytes * limits.pages
         self.planned = sum(lines.values())
         self.lines = lines

@@ -125,26 +125,27 @@ class DeviceOptions:
     device: str  # "cpu", "cuda", "sim"
     threads: int  # cpu: worker threads, at least 1
     kv_format: str  # "bf16", "f32"
-    activations: str  # "int8", "f32"
+    activations: str  # "int8", "f32"; "bf16", "f32" on a card
     def __new__(
         cls,
         device: str,
         threads: int = 1,
         kv_format: str = "bf16",
-        activations: str = "int8",
+        activations: str | None = None,
         nvrtc: str | PathLike[str] | None = None,
         kernels: str | PathLike[str] | None = None,
     ) -> DeviceOptions:
-        """`nvrtc` is NVRTC's library (None: the system's), `kernels` the folder where compiled
-        kernels are kept (None: nowhere). Both are for "cuda" alone."""
+        """`activations` None is the device's default: "bf16" on a card, "int8" elsewhere. `nvrtc`
+        is NVRTC's library (None: the system's), `kernels` the folder where compiled kernels are
+        kept (None: nowhere). Both are for "cuda" alone."""
     def check_cuda(self) -> CudaCard:
         """The card that would be used; no context is made. Raises DeviceUnavailableError."""
     def cuda_facts(self) -> CudaFacts:
         """Everything that was found of a card, whether or not it can be used; no context is
         made."""
-    def measured(self) -> list[tuple[str, int]]:
-        """Bytes that the driver takes beside the reservation, by plan line: opens the card, which
-        stays open. Nothing for other devices."""
+    def measured(self, model: str | PathLike[str] | RandomModel) -> list[tuple[str, int]]:
+        """Bytes that the driver takes beside the reservation, by plan line, with the kernels that
+        the model needs: opens the card, which stays open. Nothing for other devices."""
 
 @final
 class CudaCard:

@@ -37,4 +37,4 @@ def test_programs_and_samples_on_the_card(tmp_path: Path) -> None:
     )
     print(run.stdout[-4000:])
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "4 passed" in run.stdout
+    assert "6 passed" in run.stdout

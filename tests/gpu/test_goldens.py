@@ -63,7 +63,7 @@ def logprob_gap(model: Loaded, ids: list[int], logits: Any) -> float:
 @pytest.mark.parametrize("family", DENSE)
 def test_tokens_and_log_probabilities_are_those_of_transformers(family: str) -> None:
     expected = tensors(GOLDENS / family / "expected.safetensors")
-    model = Loaded(str(GOLDENS / family), _native.Limits(3, 64, 512, 24), "f32")
+    model = Loaded(str(GOLDENS / family), _native.Limits(3, 64, 512, 24), "f32", "f32")
     for n in LENGTHS:
         ids = expected[f"ids.{n}"].tolist()
         drawn = [model.prefill(0, ids, GREEDY, 32, 64)]
@@ -71,6 +71,16 @@ def test_tokens_and_log_probabilities_are_those_of_transformers(family: str) -> 
         model.engine.release(0)
         assert drawn == expected[f"greedy.{n}"].tolist(), n
         assert logprob_gap(model, ids, expected[f"logits.{n}"]) < 1e-3
+
+
+@pytest.mark.parametrize("family", DENSE)
+def test_log_probabilities_in_bf16_are_near_those_of_transformers(family: str) -> None:
+    """Tokens of these random models part at the first rounding; log-probabilities do not."""
+    expected = tensors(GOLDENS / family / "expected.safetensors")
+    model = Loaded(str(GOLDENS / family), _native.Limits(3, 64, 512, 24))
+    for n in LENGTHS:
+        ids = expected[f"ids.{n}"].tolist()
+        assert logprob_gap(model, ids, expected[f"logits.{n}"]) < 2e-2
 
 
 @pytest.mark.parametrize("matrices", FORMATS)

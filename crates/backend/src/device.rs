@@ -71,6 +71,10 @@ pub trait Device: Send {
     /// Converts a stored weight into the arena: the bytes of each of its tensors, in order, in
     /// `WeightSpec::dtype`.
     fn put_weight(&mut self, id: WeightId, stored: &[&[u8]]) -> Result<(), DeviceError>;
+    /// Waits until every weight has arrived, after the last of them.
+    fn weights_arrived(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
     /// Runs the body of the program over the round, then the head for `round.logit_rows`.
     fn run(&mut self, round: &Round<'_>) -> Result<(), DeviceError>;
     /// Begins a round and its draws, as `run` and `sample` would do them one after the other, and

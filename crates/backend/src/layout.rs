@@ -75,8 +75,16 @@ pub trait DeviceLayout {
     ) -> Result<Bytes, Overflow>;
     /// Bytes of one lane of a section.
     fn section_bytes(&self, section: &SectionSpec) -> Result<Bytes, Overflow>;
-    /// Scratch of attention and routing in the widest round.
+    /// Scratch of attention, routing and whatever else is not one product's, in the widest round.
     fn attention_scratch(&self, program: &Program, limits: &Limits) -> Result<Bytes, Overflow>;
+    /// Which of a program's buffers lie in memory, by `BufferId`; others are never read or written.
+    fn buffers_in_memory(&self, program: &Program) -> Vec<bool> {
+        vec![true; program.buffers.len()]
+    }
+    /// The most that the driver takes for recorded decode rounds, beside the reservation.
+    fn graph_bytes(&self, _: &Program, _: &Limits) -> Result<Bytes, Overflow> {
+        Ok(Bytes::ZERO)
+    }
     /// Bytes that sampling needs for each lane beside its logits row.
     fn sampling_lane_bytes(&self, vocab: u32) -> Result<Bytes, Overflow>;
     /// Bytes of one KV page.

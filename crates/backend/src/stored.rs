@@ -6,10 +6,22 @@ use ignis_ops::{
 };
 use ignis_types::{Bytes, DType, Limits, Overflow};
 
+use crate::fused::{EncodedRows, FusedProgram, FusedStep, StoredActivations};
 use crate::layout::{DeviceLayout, KvFormat};
 
 /// Most runs that attention cuts a row's keys into.
 pub const RUNS_MAX: u64 = 64;
+
+/// Widest decode round that is recorded; in wider ones launches cost little beside the work.
+pub const GRAPH_LANES_MAX: u32 = 64;
+
+/// Most runs of a row in each kind of recorded round.
+const RUN_CLASSES: [u32; 3] = [4, 16, RUNS_MAX as u32];
+
+/// What the driver takes for recorded rounds: at most this, for each of them, and for each launch.
+const GRAPHS_BYTES: u64 = 8 << 20;
+const GRAPH_BYTES: u64 = 64 << 10;
+const LAUNCH_BYTES: u64 = 6 << 10;
 
 /// Bytes of one lane's parameters of sampling.
 pub const DRAW_BYTES: u64 = 64;
@@ -21,6 +33,26 @@ const ALIGN: u64 = 256;
 pub struct StoredLayout {
     /// Format of the pool.
     pub kv_format: KvFormat,
+    /// What products read.
+    pub activations: StoredActivations,
+}
+
+/// Pages of a run of a row that sees `pages` pages: `run_pages` of `attention.cu`.
+fn run_pages(pages: u32) -> u32 {
+    if pages <= 64 { 2 } else { pages.div_ceil(256) * 4 }
+}
+
+/// Runs that the keys of a row are cut into that sees `pages` pages.
+pub fn runs(pages: u32) -> u32 {
+    pages.div_ceil(run_pages(pages))
+}
+
+/// Kinds of recorded rounds, by the most runs of a row, up to the longest context.
+pub fn run_classes(limits: &Limits) -> &'static [u32] {
+    // From 256 pages on there is a row with `RUNS_MAX` runs.
+    let most = (1..=limits.sequence_pages_max().min(256)).map(runs).max().unwrap_or(1);
+    let count = RUN_CLASSES.iter().position(|&class| most <= class).unwrap_or(2) + 1;
+    &RUN_CLASSES[..count]
 }
 
 /// What lies where in the ops' scratch; offsets from its start.
@@ -28,8 +60,8 @@ pub struct StoredLayout {
 /// From `tokens` to `inv_freq` are a round's inputs, which the host sends in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredScratch {
-    /// Encoded input of products: pairs of bf16, `[rows, cols, 2]`, then sums `[rows, cols / 32]`.
-    pub encoded: u64,
+    /// Encoded rows, by [`EncodedRows::region`].
+    pub encoded: [u64; 2],
     /// `[rows]` u32, like the next two.
     pub tokens: u64,
     /// Position of each row in its sequence.
@@ -50,13 +82,19 @@ pub struct StoredScratch {
     pub sin: u64,
     /// Runs of rows that are cut: `[lanes_max, heads, RUNS_MAX, 2 + head_dim]` f32.
     pub partials: u64,
+    /// Runs of a row that are done, `[lanes_max, kv_heads]` u32; zero between launches.
+    pub arrived: u64,
     /// One behind the last byte.
     pub end: u64,
 }
 
 impl StoredScratch {
-    /// Places everything behind `encoded` bytes of encoded activations.
-    pub fn new(program: &Program, limits: &Limits, encoded: Bytes) -> Result<Self, Overflow> {
+    /// Places everything.
+    pub fn new(
+        program: &Program,
+        limits: &Limits,
+        activations: StoredActivations,
+    ) -> Result<Self, Overflow> {
         let rows = u64::from(limits.round_rows_max());
         let lanes = u64::from(limits.lanes_max);
         let half = program.rope.inv_freq.len() as u64;
@@ -68,7 +106,12 @@ impl StoredScratch {
         });
         let heads = heads.max().unwrap_or(0);
         let run = Bytes(4 * (2 + u64::from(program.kv.head_dim)));
-        let mut end = encoded.aligned(ALIGN)?;
+        let mut encoded = [Bytes::ZERO; 2];
+        for one in FusedProgram::new(program, activations).encoded() {
+            let bytes = encoded_image(&one, limits)?.times(activations.images())?;
+            encoded[one.region] = encoded[one.region].max(bytes);
+        }
+        let mut end = Bytes::ZERO;
         let mut part = |bytes: Bytes| -> Result<u64, Overflow> {
             let start = end;
             end = start.plus(bytes)?.aligned(ALIGN)?;
@@ -76,7 +119,7 @@ impl StoredScratch {
         };
         let pages = u64::from(limits.sequence_pages_max());
         Ok(StoredScratch {
-            encoded: 0,
+            encoded: [part(encoded[0])?, part(encoded[1])?],
             tokens: part(Bytes(4 * rows))?,
             positions: part(Bytes(4 * rows))?,
             lanes: part(Bytes(4 * rows))?,
@@ -87,27 +130,20 @@ impl StoredScratch {
             cos: part(Bytes(4 * half).times(rows)?)?,
             sin: part(Bytes(4 * half).times(rows)?)?,
             partials: part(run.times(lanes)?.times(heads)?.times(RUNS_MAX)?)?,
+            arrived: part(Bytes(4 * lanes).times(program.kv.kv_heads.into())?)?,
             end: end.0,
-        })
-    }
-
-    /// Bytes of the widest encoded input of `program`.
-    pub fn encoded_bytes(program: &Program, limits: &Limits) -> Result<Bytes, Overflow> {
-        program.ops.iter().try_fold(Bytes::ZERO, |widest, op| {
-            let Op::Linear(op) = op else { return Ok(widest) };
-            let x = program.buffer(op.x);
-            let rows = match x.rows {
-                Rows::Round => limits.round_rows_max(),
-                Rows::Logits => limits.lanes_max,
-            };
-            Ok(widest.max(encoded(rows.into(), x.width.into())?))
         })
     }
 }
 
-/// Bytes of encoded rows: two bf16 a value, and a sum for each group of 32.
-fn encoded(rows: u64, cols: u64) -> Result<Bytes, Overflow> {
-    Bytes(4).times(rows)?.times(cols)?.plus(Bytes(4).times(rows)?.times(cols.div_ceil(32))?)
+/// Bytes of one image of encoded rows: two a value, rows padded to 128, columns to 64.
+pub fn encoded_image(encoded: &EncodedRows, limits: &Limits) -> Result<Bytes, Overflow> {
+    let rows = match encoded.rows {
+        Rows::Round => limits.round_rows_max(),
+        Rows::Logits => limits.lanes_max,
+    };
+    let cols = u64::from(encoded.cols).next_multiple_of(64);
+    Bytes(2).times(u64::from(rows).next_multiple_of(128))?.times(cols)
 }
 
 impl DeviceLayout for StoredLayout {
@@ -115,14 +151,19 @@ impl DeviceLayout for StoredLayout {
         ALIGN
     }
 
+    /// Matrices in groups of 128 rows and 64 columns, at the bits of their dtype; vectors in f32.
     fn weight_bytes(&self, weight: &WeightSpec) -> Result<Bytes, Overflow> {
-        let dtype = if weight.kind == WeightKind::Vector { DType::F32 } else { weight.dtype };
-        let blocks = u64::from(weight.cols).div_ceil(dtype.block_elements());
-        Bytes(dtype.block_bytes()).times(blocks)?.times(u64::from(weight.rows))
+        let (rows, cols) = (u64::from(weight.rows), u64::from(weight.cols));
+        let (dtype, rows, cols) = match weight.kind {
+            WeightKind::Vector => (DType::F32, rows, cols),
+            _ => (weight.dtype, rows.next_multiple_of(128), cols.next_multiple_of(64)),
+        };
+        let blocks = cols.div_ceil(dtype.block_elements());
+        Bytes(dtype.block_bytes()).times(blocks)?.times(rows)
     }
 
-    fn linear_scratch(&self, _: &Linear, rows: u64, cols: u64) -> Result<Bytes, Overflow> {
-        encoded(rows, cols)
+    fn linear_scratch(&self, _: &Linear, _: u64, _: u64) -> Result<Bytes, Overflow> {
+        Ok(Bytes::ZERO)
     }
 
     fn expert_scratch(&self, _: &ExpertLinear, _: u64, _: u64, _: u64) -> Result<Bytes, Overflow> {
@@ -133,9 +174,30 @@ impl DeviceLayout for StoredLayout {
         self.kv_format.section_bytes(section)
     }
 
-    /// The round's inputs, rotary angles, and runs of keys that are joined afterwards.
+    /// Encoded rows, the round's inputs, rotary angles, and runs of keys that are joined
+    /// afterwards.
     fn attention_scratch(&self, program: &Program, limits: &Limits) -> Result<Bytes, Overflow> {
-        Ok(Bytes(StoredScratch::new(program, limits, Bytes::ZERO)?.end))
+        Ok(Bytes(StoredScratch::new(program, limits, self.activations)?.end))
+    }
+
+    fn buffers_in_memory(&self, program: &Program) -> Vec<bool> {
+        FusedProgram::new(program, self.activations).buffers_in_memory(program)
+    }
+
+    /// Decode rounds of each width and kind, counted by their launches: a bound, to which a load
+    /// holds the driver.
+    fn graph_bytes(&self, program: &Program, limits: &Limits) -> Result<Bytes, Overflow> {
+        let steps = FusedProgram::new(program, self.activations).steps;
+        // Attention may take a second launch; rotary angles and sampling take one each.
+        let twice = steps.iter().filter(|step| match step {
+            FusedStep::Attention { .. } => true,
+            FusedStep::Op(at) => matches!(program.ops[*at], Op::PagedAttention(_)),
+            _ => false,
+        });
+        let launches = (steps.len() + twice.count() + 2) as u64;
+        let widths = u64::from(limits.lanes_max.min(GRAPH_LANES_MAX));
+        let graph = Bytes(LAUNCH_BYTES).times(launches)?.plus(Bytes(GRAPH_BYTES))?;
+        graph.times(widths * run_classes(limits).len() as u64)?.plus(Bytes(GRAPHS_BYTES))
     }
 
     /// A sortable key and an adjusted logit for each id, parameters, and a bias list.
@@ -151,6 +213,39 @@ impl DeviceLayout for StoredLayout {
     /// Pages are `[layers, 2 (K, V), kv_heads, PAGE_TOKENS, head_dim]`; the number names the
     /// arithmetic of the kernels.
     fn state_format(&self) -> String {
-        format!("cuda 1 {}", self.kv_format.dtype())
+        format!("cuda 2 {} {}", self.activations.name(), self.kv_format.dtype())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_never_more_than_there_is_room_for() {
+        for pages in [1u32, 2, 3, 64, 65, 255, 256, 257, 512, 513, 100_000] {
+            assert!(u64::from(runs(pages)) <= RUNS_MAX, "{pages} pages, {} runs", runs(pages));
+        }
+        assert_eq!([64, 65, 256, 257].map(run_pages), [2, 4, 4, 8]);
+        assert_eq!([64, 65, 256, 257].map(runs), [32, 17, 64, 33]);
+    }
+
+    #[test]
+    fn every_row_of_a_context_has_a_class() {
+        for context in [1u32, 512, 513, 2048, 2049, 4096, 4097, 16_384, 1 << 20] {
+            let limits = Limits {
+                lanes_max: 1,
+                chunk_tokens_max: 1,
+                context_tokens_max: context,
+                pages: 1,
+                retained_device: 0,
+                retained_host: 0,
+            };
+            let classes = run_classes(&limits);
+            let most = (1..=limits.sequence_pages_max()).map(runs).max().unwrap();
+            assert!(most <= *classes.last().unwrap(), "{context}: {most} runs, {classes:?}");
+            let smaller = classes.len().checked_sub(2).map_or(0, |i| classes[i]);
+            assert!(most > smaller, "{context}: {most} runs, {classes:?}");
+        }
     }
 }

@@ -59,12 +59,6 @@ pub(crate) fn group_bytes(dtype: DType, cols: u32) -> Option<usize> {
     Some(spans * 8 * (span * block + shared))
 }
 
-/// Bytes of a whole matrix; `None` as of [`group_bytes`].
-pub(crate) fn region_bytes(dtype: DType, rows: u32, cols: u32) -> Option<u64> {
-    let groups = u64::from(rows).div_ceil(GROUP_ROWS as u64);
-    Some(groups * group_bytes(dtype, cols)? as u64)
-}
-
 /// Where a value lies in its block.
 struct Place {
     lane: usize,
@@ -349,7 +343,6 @@ mod tests {
             assert_eq!(group_bytes(dtype, 512), Some(128 * row as usize), "{dtype}");
         }
         assert_eq!(group_bytes(DType::Q8_0, 96), group_bytes(DType::Q8_0, 128));
-        assert_eq!(region_bytes(DType::BF16, 129, 64), Some(2 * 128 * 64 * 2));
     }
 
     #[test]

@@ -3,18 +3,22 @@
 use std::sync::Arc;
 
 use ignis_backend::{
-    Addresses, Device, DeviceError, DeviceLayout, KvFormat, LaneSampling, StoredLayout,
-    StoredScratch,
+    Addresses, Device, DeviceError, DeviceLayout, LaneSampling, StoredLayout, StoredScratch,
 };
-use ignis_ops::{Program, Round, Rows, SampleOut, WeightId, WeightSpec};
+use ignis_ops::{Program, Round, SampleOut, WeightId};
 use ignis_types::{Bytes, Limits, Overflow, PlanLine};
 
-use crate::launch::{Encoded, Launcher, SPLIT_QUERIES, TILE_QUERIES, attention_shared};
+use crate::bound::Bound;
+use crate::graph::Graphs;
+use crate::kernels::allow_shared;
+use crate::launch::Launcher;
+use crate::loading::Uploader;
 use crate::memory::Memory;
 use crate::open::{self, CudaOptions, Opened};
-use crate::program::{Compiled, Step, compile};
+use crate::program::{Place, Step, compile};
 use crate::round::{Counts, RoundInputs};
 use crate::sampling::Sampler;
+use crate::steps::{Attention, Fixed, stored};
 use crate::weights;
 
 /// An NVIDIA card as a device.
@@ -23,41 +27,20 @@ pub struct CudaDevice {
     bound: Option<Bound>,
     reservations: u64,
     memory: Option<Memory>,
+    /// The way of weights to the card, while they are put.
+    uploader: Option<Uploader>,
     opened: Arc<Opened>,
 }
 
-/// What `bind` fixed.
-struct Bound {
-    compiled: Compiled,
-    scratch: StoredScratch,
-    addresses: Addresses,
-    weights: Vec<WeightSpec>,
-    limits: Limits,
-    vocab: u32,
-    layers: u32,
-    kv_heads: u32,
-    head_dim: u32,
-    /// Rotary frequencies, and what multiplies cosines and sines.
-    half: u32,
-    magnitude: f32,
-    /// Offset of the logits.
-    logits: u64,
-    inputs: RoundInputs,
-    sampler: Sampler,
-    /// Of the last round.
-    counts: Counts,
-    /// One row of logits, `[vocab]`, and the ids of a lane that are counted.
-    row: Vec<f32>,
-}
-
 impl CudaDevice {
-    /// Opens the first card: its context, and every kernel.
+    /// Opens the first card: its context, and the kernels of a load.
     ///
     /// Errors: `Unavailable`, with what to do; what the compiler or the driver says.
     pub fn new(options: &CudaOptions) -> Result<CudaDevice, DeviceError> {
-        let opened = open::open(&options.libraries)?;
-        let layout = StoredLayout { kv_format: options.kv_format };
-        Ok(CudaDevice { layout, bound: None, reservations: 0, memory: None, opened })
+        let opened = open::open(options)?;
+        let layout =
+            StoredLayout { kv_format: options.kv_format, activations: options.activations };
+        Ok(CudaDevice { layout, bound: None, reservations: 0, memory: None, uploader: None, opened })
     }
 
     /// Bytes of host memory that are pinned.
@@ -66,126 +49,69 @@ impl CudaDevice {
         bound.map_or(0, |bound| bound.inputs.pinned_bytes() + bound.sampler.pinned_bytes())
     }
 
+    /// Kinds of decode rounds that were recorded, and what the driver took for them.
+    pub fn recorded(&self) -> (usize, Bytes) {
+        let kept = self.bound.as_ref().map(|bound| bound.graphs.kept());
+        kept.map_or((0, Bytes::ZERO), |(count, bytes)| (count, Bytes(bytes)))
+    }
+
     fn memory(&self) -> &Memory {
         self.memory.as_ref().expect("memory is reserved before it is used")
     }
 
-    /// The type that the pool stores: 0 bf16, 1 f32.
-    fn stored(&self) -> usize {
-        match self.layout.kv_format {
-            KvFormat::Bf16 => 0,
-            KvFormat::F32 => 1,
-        }
+    /// Makes the context current, and gives the parts of a bound device.
+    fn parts(&mut self) -> Result<(Launcher<'_>, &Memory, &mut Bound), DeviceError> {
+        let Opened { context, kernels, .. } = &*self.opened;
+        context.enter()?;
+        let memory = self.memory.as_ref().expect("memory is reserved before it is used");
+        let bound = self.bound.as_mut().expect("the device is bound before it runs");
+        Ok((Launcher { context, kernels }, memory, bound))
     }
 
-    fn value_bytes(&self) -> u32 {
-        self.layout.kv_format.dtype().block_bytes() as u32
-    }
-
-    /// Lets attention have its shared memory, or says that the card has too little.
-    fn allow_shared(&self, program: &Program) -> Result<(), DeviceError> {
-        let (opened, head_dim) = (&self.opened, program.kv.head_dim);
-        let width = crate::kernels::HEAD_DIMS.iter().position(|dim| head_dim <= *dim);
-        let Some(width) = width else { return Ok(()) };
-        let kernels = opened.kernels.attention[self.stored()][width];
-        for (f, queries) in [(kernels.tiles, TILE_QUERIES), (kernels.split, SPLIT_QUERIES)] {
-            let bytes = attention_shared(queries, head_dim, self.value_bytes());
-            if bytes + 1024 > opened.card.shared_bytes_max {
+    /// The kernels of attention, allowed their shared memory; or that the card has too little.
+    fn attention(&self, program: &Program) -> Result<Attention, DeviceError> {
+        let Opened { context, kernels, card, .. } = &*self.opened;
+        let chosen = Attention::new(kernels, self.layout, program.kv.head_dim)?;
+        for kernel in [chosen.tiles, chosen.split] {
+            if kernel.shared_bytes + 1024 > card.shared_bytes_max {
                 return Err(DeviceError::ShapeUnsupported {
                     what: "shared memory of attention",
-                    found: u64::from(bytes),
+                    found: u64::from(kernel.shared_bytes),
                     expected: "less; use model.kv_format bf16",
                 });
             }
-            if bytes > 48 * 1024 {
-                opened.context.allow_shared(f, bytes)?;
-            }
+            allow_shared(context, &kernel)?;
         }
-        Ok(())
+        Ok(chosen)
     }
 
-    /// Puts the steps of the body or the head on the stream.
-    fn walk(&self, body: bool, head: bool) -> Result<(), DeviceError> {
-        let bound = self.bound.as_ref().expect("the device is bound before it runs");
-        let split = bound.compiled.head;
-        let steps = &bound.compiled.steps;
-        let (from, to) = (if body { 0 } else { split }, if head { steps.len() } else { split });
-        steps[from..to].iter().try_for_each(|step| self.step(bound, step))
-    }
-
-    fn step(&self, bound: &Bound, step: &Step) -> Result<(), DeviceError> {
-        let Opened { context, kernels, .. } = &*self.opened;
-        let run = Launcher { context, kernels };
-        let counts = bound.counts;
-        let rows_of = |rows: Rows| match rows {
-            Rows::Round => counts.rows,
-            Rows::Logits => counts.logit_rows,
-        };
-        let scratch = |offset| self.memory().address(bound.addresses.scratch.0 + offset, 0);
-        let map = &bound.scratch;
-        let values = |rows: Rows, width: u32| u64::from(rows_of(rows)) * u64::from(width);
-        let angles = || (scratch(map.cos), scratch(map.sin));
-        match *step {
-            Step::Angles => run.rope_angles(
-                scratch(map.positions),
-                scratch(map.inv_freq),
-                bound.half,
-                bound.magnitude,
-                angles(),
-                counts.rows,
-            ),
-            Step::Embed { table, y } => {
-                let f = &kernels.formats[table.format];
-                run.embed(f, table.weight, scratch(map.tokens), y, counts.rows)
-            }
-            Step::RmsNorm { rows, x, w, y, groups, width, eps } => {
-                run.rms_norm(x, w, y, (rows_of(rows), groups, width), eps)
-            }
-            Step::Encode { rows, x, cols, to } => {
-                run.encode(x, Encoded { rows: rows_of(rows), ..to }, cols)
-            }
-            Step::Linear { rows, matrix, x, to } => {
-                let f = &kernels.formats[matrix.format];
-                run.linear(f, matrix.weight, Encoded { rows: rows_of(rows), ..x }, to)
-            }
-            Step::Rope { x, heads, head_dim } => {
-                run.rope(x, angles(), (heads, head_dim, bound.half), counts.rows)
-            }
-            Step::KvAppend { layer, k, v } => run.kv_append(
-                self.stored(),
-                (k, v),
-                (
-                    self.memory().address(bound.addresses.kv_pool, 0),
-                    scratch(map.tables),
-                    bound.limits.sequence_pages_max(),
-                ),
-                (scratch(map.positions), scratch(map.lanes)),
-                (bound.layers, layer, bound.kv_heads, bound.head_dim),
-                counts.rows,
-            ),
-            Step::Attention { kernels: at, queries, pool } => {
-                let f = kernels.attention[self.stored()][at];
-                if counts.tiles > 0 {
-                    run.attention(f.tiles, queries, pool, counts.tiles, self.value_bytes())?;
-                }
-                if counts.split == 0 {
-                    return Ok(());
-                }
-                let tiles = queries.tiles + 8 * u64::from(counts.tiles);
-                let cut = crate::launch::Queries { tiles, ..queries };
-                let partials = scratch(map.partials);
-                let counted = (counts.split, counts.runs);
-                run.attention_split(f.split, cut, pool, partials, counted, self.value_bytes())
-            }
-            Step::SwiGlu { rows, gate, up, y, width } => {
-                run.swiglu(gate, up, y, values(rows, width))
-            }
-            Step::Add { rows, x, y, width } => run.add_rows(x, y, values(rows, width)),
-            Step::Gate { rows, gate, y, width } => run.gate_rows(gate, y, values(rows, width)),
-            Step::Gather { x, y, width } => {
-                run.gather_rows(x, y, scratch(map.logit_rows), width, counts.logit_rows)
-            }
-        }
+    /// Where launches find what is no step's own.
+    fn fixed(
+        &self,
+        program: &Program,
+        addresses: &Addresses,
+        limits: &Limits,
+        map: &StoredScratch,
+    ) -> Result<Fixed, DeviceError> {
+        let memory = self.memory();
+        let scratch = |offset| memory.address(addresses.scratch.0 + offset, 0);
+        Ok(Fixed {
+            tokens: scratch(map.tokens),
+            positions: scratch(map.positions),
+            lanes: scratch(map.lanes),
+            logit_rows: scratch(map.logit_rows),
+            tables: scratch(map.tables),
+            stride: limits.sequence_pages_max(),
+            inv_freq: scratch(map.inv_freq),
+            cos: scratch(map.cos),
+            sin: scratch(map.sin),
+            half: program.rope.inv_freq.len() as u32,
+            magnitude: program.rope.magnitude,
+            pool: memory.address(addresses.kv_pool, 0),
+            kv: program.kv,
+            stored: stored(self.layout.kv_format),
+            attention: self.attention(program)?,
+        })
     }
 }
 
@@ -224,8 +150,8 @@ impl Device for CudaDevice {
     ) -> Result<(), DeviceError> {
         assert!(self.bound.is_none(), "a program is bound once");
         self.opened.context.enter()?;
-        let encoded = StoredScratch::encoded_bytes(program, limits).map_err(too_large)?;
-        let scratch = StoredScratch::new(program, limits, encoded).map_err(too_large)?;
+        let layout = self.layout;
+        let scratch = StoredScratch::new(program, limits, layout.activations).map_err(too_large)?;
         if addresses.scratch.1.0 < scratch.end {
             return Err(DeviceError::ShapeUnsupported {
                 what: "bytes of scratch",
@@ -233,61 +159,71 @@ impl Device for CudaDevice {
                 expected: "what the layout asks for",
             });
         }
-        let value_bytes = u64::from(self.value_bytes());
         let memory = self.memory();
-        let compiled = compile(program, addresses, limits, &scratch, memory, value_bytes)?;
-        self.allow_shared(program)?;
+        let place = Place { program, addresses, limits, scratch: &scratch, memory, layout };
+        let compiled = compile(place)?;
+        for step in &compiled.steps {
+            if let Step::Product { format, .. } = step {
+                let loaded = self.opened.kernels.linear[*format].is_some();
+                assert!(loaded, "the card was opened without a dtype of the program");
+            }
+        }
+        let fixed = self.fixed(program, addresses, limits, &scratch)?;
         let frequencies: Vec<u8> =
             program.rope.inv_freq.iter().flat_map(|f| f.to_le_bytes()).collect();
         memory.write(&self.opened.context, addresses.scratch.0 + scratch.inv_freq, &frequencies)?;
         let logits = addresses.buffers[program.logits.0 as usize];
-        let tiling = (compiled.group, TILE_QUERIES, compiled.vocab);
+        let tiling = (compiled.group, fixed.attention.tiles.rows, compiled.vocab);
         let inputs = RoundInputs::new(&scratch, addresses.scratch.0, limits, tiling)?;
         let sampler = Sampler::new(memory, addresses, limits, (logits, program.vocab))?;
+        let graph_bytes = layout.graph_bytes(program, limits).map_err(too_large)?;
         self.bound = Some(Bound {
+            graphs: Graphs::default(),
             compiled,
-            scratch,
+            fixed,
             addresses: addresses.clone(),
             weights: program.weights.clone(),
             limits: *limits,
             vocab: program.vocab,
-            layers: program.kv.layers,
-            kv_heads: program.kv.kv_heads,
-            head_dim: program.kv.head_dim,
-            half: program.rope.inv_freq.len() as u32,
-            magnitude: program.rope.magnitude,
             logits,
             inputs,
             sampler,
             counts: Counts::default(),
+            started: None,
             row: vec![0.0; program.vocab as usize],
         });
-        Ok(())
+        let (run, memory, bound) = self.parts()?;
+        bound.record(run, memory, graph_bytes.0)
     }
 
     fn put_weight(&mut self, id: WeightId, stored: &[&[u8]]) -> Result<(), DeviceError> {
         self.opened.context.enter()?;
+        if self.uploader.is_none() {
+            self.uploader = Some(Uploader::new()?);
+        }
+        let uploader = self.uploader.as_mut().expect("it was made above");
+        let memory = self.memory.as_ref().expect("memory is reserved before it is used");
         let bound = self.bound.as_ref().expect("the device is bound before weights are put");
         let weight = &bound.weights[id.0 as usize];
         let at = bound.addresses.weights[id.0 as usize];
-        weights::put(&self.opened.context, self.memory(), weight, stored, at)
+        weights::put(&self.opened.context, memory, uploader, weight, stored, at)
+    }
+
+    fn weights_arrived(&mut self) -> Result<(), DeviceError> {
+        self.opened.context.enter()?;
+        self.uploader.take().map_or(Ok(()), Uploader::finish)
     }
 
     fn run(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
-        self.opened.context.enter()?;
-        let memory = self.memory.as_ref().expect("memory is reserved before it is used");
-        let bound = self.bound.as_mut().expect("the device is bound before it runs");
-        bound.counts = bound.inputs.send(&self.opened.context, memory, round)?;
-        self.walk(true, !round.logit_rows.is_empty())
+        let (run, memory, bound) = self.parts()?;
+        bound.send(run, memory, round)?;
+        bound.walk(run, true)
     }
 
     fn run_head(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
-        self.opened.context.enter()?;
-        let memory = self.memory.as_ref().expect("memory is reserved before it is used");
-        let bound = self.bound.as_mut().expect("the device is bound before it runs");
-        let context = &self.opened.context;
-        bound.inputs.send_logit_rows(context, memory, round, &mut bound.counts)?;
-        self.walk(false, !round.logit_rows.is_empty())
+        let (run, memory, bound) = self.parts()?;
+        bound.inputs.send_logit_rows(run.context, memory, round, &mut bound.counts)?;
+        bound.walk(run, false)
     }
 
     fn sample(
@@ -295,32 +231,32 @@ impl Device for CudaDevice {
         lanes: &[LaneSampling<'_>],
         out: &mut [SampleOut],
     ) -> Result<(), DeviceError> {
-        self.opened.context.enter()?;
-        let memory = self.memory.as_ref().expect("memory is reserved before it is used");
-        let bound = self.bound.as_mut().expect("the device is bound before it samples");
-        assert_eq!(lanes.len(), out.len(), "one result a lane");
-        for (i, lane) in lanes.iter().enumerate() {
-            let rows = bound.limits.lanes_max;
-            assert!(lane.lane < rows && lane.logit_row < rows, "lane {} to sample", lane.lane);
-            let twice = lanes[..i].iter().any(|other| other.lane == lane.lane);
-            assert!(!twice, "lane {} is sampled twice", lane.lane);
-        }
-        if lanes.is_empty() {
-            return Ok(());
-        }
-        let Opened { context, kernels, .. } = &*self.opened;
-        bound.sampler.sample(Launcher { context, kernels }, memory, lanes, out)
+        let (run, memory, bound) = self.parts()?;
+        bound.sample(run, memory, lanes, out)
+    }
+
+    fn start(
+        &mut self,
+        round: &Round<'_>,
+        lanes: &[LaneSampling<'_>],
+    ) -> Result<bool, DeviceError> {
+        let (run, memory, bound) = self.parts()?;
+        bound.start(run, memory, round, lanes)?;
+        Ok(true)
+    }
+
+    fn collect(&mut self, out: &mut [SampleOut]) -> Result<(), DeviceError> {
+        let (_, _, bound) = self.parts()?;
+        bound.collect(out)
     }
 
     fn logits(&mut self, row: u32) -> Result<&[f32], DeviceError> {
-        self.opened.context.enter()?;
-        let memory = self.memory.as_ref().expect("memory is reserved before it is used");
-        let bound = self.bound.as_mut().expect("the device is bound before it runs");
+        let (run, memory, bound) = self.parts()?;
         assert!(row < bound.limits.lanes_max, "row {row} of the logits");
         let at = bound.logits + u64::from(row) * u64::from(bound.vocab) * 4;
         // SAFETY: the bytes of floats, all of them; any bits are a float.
         let bytes = unsafe { bound.row.align_to_mut::<u8>().1 };
-        memory.read(&self.opened.context, at, bytes)?;
+        memory.read(run.context, at, bytes)?;
         Ok(&bound.row)
     }
 
@@ -330,10 +266,8 @@ impl Device for CudaDevice {
         prompt: &[u32],
         output: &[u32],
     ) -> Result<(), DeviceError> {
-        self.opened.context.enter()?;
-        let context = &self.opened.context;
-        let memory = self.memory.as_ref().expect("memory is reserved before it is used");
-        let bound = self.bound.as_mut().expect("the device is bound before it runs");
+        let (run, memory, bound) = self.parts()?;
+        let context = run.context;
         assert!(lane < bound.limits.lanes_max, "lane {lane} of the penalties");
         let row = 4 * u64::from(bound.vocab);
         let at = bound.addresses.penalty_counts + u64::from(lane) * row;
@@ -341,7 +275,6 @@ impl Device for CudaDevice {
         // The lane's sampling keys are free between rounds, and hold two ids for each of the vocab.
         let keys = bound.sampler.keys_at(lane);
         let room = 2 * bound.vocab as usize;
-        let launcher = Launcher { context, kernels: &self.opened.kernels };
         for (ids, prompt) in [(prompt, true), (output, false)] {
             for piece in ids.chunks(room) {
                 assert!(piece.iter().all(|&id| id < bound.vocab), "an id outside the vocabulary");
@@ -349,7 +282,7 @@ impl Device for CudaDevice {
                 let count = piece.len() as u32;
                 let marked = if prompt { count } else { 0 };
                 let counts = memory.address(at, row);
-                launcher.count_tokens(counts, memory.address(keys, 0), marked, count)?;
+                run.count_tokens(counts, memory.address(keys, 0), marked, count)?;
                 context.wait()?;
             }
         }

@@ -1,4 +1,5 @@
-//! The driver: cards, context, stream, modules, launches. Only this file and `memory` speak to it.
+//! The driver: cards, context, stream, modules, launches, graphs. Only this file and `memory` speak
+//! to it.
 //!
 //! Every call is checked; a failure names the call and the driver's word for it.
 
@@ -9,7 +10,22 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use ignis_backend::DeviceError;
 
 /// A kernel of a loaded module.
-pub(crate) type Function = sys::CUfunction;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Function(sys::CUfunction);
+
+// SAFETY: a handle of a module that is never unloaded, for any thread that made the context
+// current.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+#[cfg(test)]
+impl Function {
+    /// One that is told apart by its number and never launched.
+    pub(crate) fn fake(number: usize) -> Function {
+        Function(std::ptr::without_provenance_mut(number))
+    }
+}
 
 /// An error of the call `what`, or nothing.
 pub(crate) fn check(what: &'static str, result: CUresult) -> Result<(), DeviceError> {
@@ -104,11 +120,17 @@ pub(crate) fn compute_mode(card: &Card) -> u32 {
     if result == CUresult::CUDA_SUCCESS { value as u32 } else { 0 }
 }
 
+/// The first card generation whose kernels may begin before the one ahead has ended, and the first
+/// driver that can record that.
+const OVERLAP_MIN: (u32, (u32, u32)) = (9, (12, 3));
+
 /// A card's primary context, held until the process ends, and the stream that rounds run on.
 #[derive(Debug)]
 pub(crate) struct Context {
     context: sys::CUcontext,
     pub(crate) stream: sys::CUstream,
+    /// Whether a kernel may begin while the one ahead still runs; it then waits for it by itself.
+    overlap: bool,
 }
 
 // SAFETY: contexts and streams may be used from any thread that made the context current, which
@@ -126,8 +148,8 @@ pub(crate) struct Shape {
 }
 
 impl Context {
-    /// Retains the primary context of `card` and makes a stream in it.
-    pub(crate) fn new(card: &Card) -> Result<Context, DeviceError> {
+    /// Retains the primary context of `card` and makes a stream in it. `driver`: its version.
+    pub(crate) fn new(card: &Card, driver: (u32, u32)) -> Result<Context, DeviceError> {
         let (mut context, mut stream) = (null_mut(), null_mut());
         // SAFETY: the handle comes from the driver; the context is current when the stream is made.
         unsafe {
@@ -137,7 +159,8 @@ impl Context {
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             check("cuStreamCreate", sys::cuStreamCreate(&mut stream, flags))?;
         }
-        Ok(Context { context, stream })
+        let overlap = card.capability.0 >= OVERLAP_MIN.0 && driver >= OVERLAP_MIN.1;
+        Ok(Context { context, stream, overlap })
     }
 
     /// Makes the context current on this thread.
@@ -165,7 +188,7 @@ impl Context {
     pub(crate) fn allow_shared(&self, f: Function, bytes: u32) -> Result<(), DeviceError> {
         let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function belongs to a module that is never unloaded.
-        let result = unsafe { sys::cuFuncSetAttribute(f, which, bytes as c_int) };
+        let result = unsafe { sys::cuFuncSetAttribute(f.0, which, bytes as c_int) };
         check("cuFuncSetAttribute", result)
     }
 
@@ -181,28 +204,89 @@ impl Context {
         args: &mut [*mut c_void],
     ) -> Result<(), DeviceError> {
         let (x, y, z) = shape.grid;
-        // SAFETY: the caller's contract; the driver copies the arguments before it returns.
-        let result = unsafe {
-            sys::cuLaunchKernel(
-                f,
-                x,
-                y,
-                z,
-                shape.threads,
-                1,
-                1,
-                shape.shared_bytes,
-                self.stream,
-                args.as_mut_ptr(),
-                null_mut(),
-            )
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
-        check("cuLaunchKernel", result)
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: shape.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared_bytes,
+            hStream: self.stream,
+            attrs: &mut overlap,
+            numAttrs: u32::from(self.overlap),
+        };
+        // SAFETY: the caller's contract; the driver copies arguments and attributes before it
+        // returns.
+        let result = unsafe { sys::cuLaunchKernelEx(&config, f.0, args.as_mut_ptr(), null_mut()) };
+        check("cuLaunchKernelEx", result)
+    }
+
+    /// Bytes of the card that are free now.
+    pub(crate) fn free_bytes(&self) -> Result<u64, DeviceError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two sizes.
+        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok(free as u64)
+    }
+
+    /// Records what `work` puts on the stream instead of running it.
+    pub(crate) fn record(
+        &self,
+        work: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<Graph, DeviceError> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is never destroyed, and nothing else uses it until the end below.
+        check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) })?;
+        let worked = work();
+        let mut recorded = null_mut();
+        // SAFETY: writes one handle; ends the recording whatever happened in it.
+        let ended = unsafe { sys::cuStreamEndCapture(self.stream, &mut recorded) };
+        worked?;
+        check("cuStreamEndCapture", ended)?;
+        let mut graph = null_mut();
+        // SAFETY: the recording was ended well; the ready graph does not need it afterwards.
+        let (made, _) = unsafe {
+            let made = sys::cuGraphInstantiateWithFlags(&mut graph, recorded, 0);
+            (made, sys::cuGraphDestroy(recorded))
+        };
+        check("cuGraphInstantiateWithFlags", made)?;
+        let graph = Graph(graph);
+        // SAFETY: both handles are alive.
+        check("cuGraphUpload", unsafe { sys::cuGraphUpload(graph.0, self.stream) })?;
+        self.wait()?;
+        Ok(graph)
+    }
+
+    /// Puts a recorded run on the stream.
+    pub(crate) fn launch_graph(&self, graph: &Graph) -> Result<(), DeviceError> {
+        // SAFETY: both handles are alive; what the kernels were recorded with lies in the sealed
+        // reservation, which is dropped after the graph.
+        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(graph.0, self.stream) })
+    }
+}
+
+/// A recorded run of launches, ready on the card.
+#[derive(Debug)]
+pub(crate) struct Graph(sys::CUgraphExec);
+
+// SAFETY: a graph may be used from any thread that made the context current, one at a time.
+unsafe impl Send for Graph {}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this value's; a run of it that is under way keeps what it needs.
+        let _ = unsafe { sys::cuGraphExecDestroy(self.0) };
     }
 }
 
 /// A loaded module; never unloaded.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Module(sys::CUmodule);
 
 // SAFETY: a module is a handle that any thread with the context current may use.
@@ -217,7 +301,22 @@ impl Module {
         // SAFETY: the module is loaded and the name is zero-terminated.
         let result = unsafe { sys::cuModuleGetFunction(&mut f, self.0, name.as_ptr()) };
         check("cuModuleGetFunction", result)?;
-        Ok(f)
+        Ok(Function(f))
+    }
+
+    /// A constant of `N` words, by name.
+    pub(crate) fn words<const N: usize>(&self, name: &CStr) -> Result<[u32; N], DeviceError> {
+        let (mut at, mut bytes) = (0, 0);
+        // SAFETY: the module is loaded and the name is zero-terminated.
+        let result =
+            unsafe { sys::cuModuleGetGlobal_v2(&mut at, &mut bytes, self.0, name.as_ptr()) };
+        check("cuModuleGetGlobal", result)?;
+        assert_eq!(bytes, 4 * N, "{} has other words than its reader", name.to_string_lossy());
+        let mut words = [0u32; N];
+        // SAFETY: both sides have `bytes` bytes.
+        let result = unsafe { sys::cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), at, bytes) };
+        check("cuMemcpyDtoH", result)?;
+        Ok(words)
     }
 }
 

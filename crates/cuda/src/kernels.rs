@@ -22,12 +22,12 @@ pub struct Source {
 /// What every file starts with.
 pub(crate) const COMMON: &str = include_str!("../kernels/common.cuh");
 
-/// Every file of kernels.
+/// Every file of kernels; the last is compiled once for each format of weights.
 pub const SOURCES: [Source; 4] = [
     Source { name: "rows", text: include_str!("../kernels/rows.cu") },
-    Source { name: "linear", text: include_str!("../kernels/linear.cu") },
     Source { name: "attention", text: include_str!("../kernels/attention.cu") },
     Source { name: "sample", text: include_str!("../kernels/sample.cu") },
+    Source { name: "linear", text: include_str!("../kernels/linear.cu") },
 ];
 
 /// Options of the compiler. Products and sums are never contracted: the sources say where.
@@ -55,6 +55,9 @@ pub(crate) const FORMATS: [(DType, &str); 8] = [
     (DType::Q6K, "q6_k"),
 ];
 
+/// Index of f32.
+const F32: usize = 2;
+
 /// Index into [`FORMATS`]; `None` for what no kernel reads.
 pub(crate) fn format_of(dtype: DType) -> Option<usize> {
     FORMATS.iter().position(|(known, _)| *known == dtype)
@@ -63,66 +66,100 @@ pub(crate) fn format_of(dtype: DType) -> Option<usize> {
 /// Head widths that attention is compiled for; others take the next one.
 pub(crate) const HEAD_DIMS: [u32; 5] = [16, 32, 64, 128, 256];
 
-/// Kernels of one format.
+/// A kernel whose CTAs take a tile of rows each, with the shape that its file gives it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FormatKernels {
-    pub(crate) embed: Function,
-    /// For up to 8, 16 and 32 rows.
-    pub(crate) few: [Function; 3],
-    pub(crate) many: Function,
+pub(crate) struct TileKernel {
+    pub(crate) f: Function,
+    /// Rows of a tile; of attention, queries: rows times heads.
+    pub(crate) rows: u32,
+    pub(crate) threads: u32,
+    pub(crate) shared_bytes: u32,
 }
 
-/// Attention over one stored type and head width.
+/// Products with weights of one format.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AttentionKernels {
+pub(crate) struct LinearKernels {
+    /// For up to 8, 16 and 32 rows.
+    pub(crate) few: [Function; 3],
+    /// Not of f32.
+    pub(crate) few_glu: Option<[Function; 3]>,
+    pub(crate) many: TileKernel,
+    /// Of pairs: for up to 8 and 32 rows.
+    pub(crate) exact: [Function; 2],
+    pub(crate) exact_many: Function,
+}
+
+/// Attention in scalars over one stored type and head width.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScalarAttention {
     pub(crate) tiles: Function,
     pub(crate) split: Function,
 }
 
+/// Attention on tensor cores over one head width.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TensorAttention {
+    pub(crate) tiles: TileKernel,
+    pub(crate) split: TileKernel,
+}
+
 /// Every kernel of a card.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Kernels {
-    pub(crate) formats: Vec<FormatKernels>,
+    /// By format; `None` until a load stores it.
+    pub(crate) linear: [Option<LinearKernels>; FORMATS.len()],
+    /// By format.
+    pub(crate) embed: [Function; FORMATS.len()],
     pub(crate) encode: Function,
+    pub(crate) norm_encode: Function,
+    pub(crate) swiglu_encode: Function,
     pub(crate) rms_norm_row: Function,
     pub(crate) rms_norm_groups: Function,
     pub(crate) rope_angles: Function,
     pub(crate) rope: Function,
-    /// bf16, f32.
+    /// bf16, f32; like the next.
     pub(crate) kv_append: [Function; 2],
+    pub(crate) prepare: [Function; 2],
     pub(crate) swiglu: Function,
     pub(crate) add_rows: Function,
     pub(crate) gate_rows: Function,
     pub(crate) gather_rows: Function,
     pub(crate) count_tokens: Function,
     /// bf16, f32; each by [`HEAD_DIMS`].
-    pub(crate) attention: [Vec<AttentionKernels>; 2],
+    pub(crate) scalar: [[ScalarAttention; HEAD_DIMS.len()]; 2],
     pub(crate) attention_join: Function,
+    /// By [`HEAD_DIMS`].
+    pub(crate) tensor: [TensorAttention; HEAD_DIMS.len()],
     pub(crate) sample: Function,
-    /// Kept loaded.
-    _modules: Vec<Module>,
 }
 
-// SAFETY: functions are handles of modules that are never unloaded.
-unsafe impl Send for Kernels {}
-// SAFETY: as above.
-unsafe impl Sync for Kernels {}
+/// A source, and the format it is compiled for.
+type Unit = (Source, Option<usize>);
 
-/// Machine code of every source, made side by side or read from `folder`.
-fn machine_code(card: &Card, folder: Option<&Path>) -> Result<Vec<Vec<u8>>, DeviceError> {
+/// Machine code of `units`, made side by side or read from `folder`.
+fn machine_code(
+    card: &Card,
+    folder: Option<&Path>,
+    units: &[Unit],
+) -> Result<Vec<Vec<u8>>, DeviceError> {
     let (major, minor) = nvrtc::version()?;
     let version = format!("nvrtc {major}.{minor}");
-    let options = options(card.capability);
-    let joined = options.join(" ");
-    let one = |source: &Source| {
+    let one = |&(source, format): &Unit| {
+        let mut options = options(card.capability);
+        let mut name = source.name.to_owned();
+        if let Some(format) = format {
+            options.push(format!("-DFORMAT={format}"));
+            name = format!("{name}-{}", FORMATS[format].1);
+        }
+        let joined = options.join(" ");
         let parts = [COMMON, source.text, &joined, &version];
-        cache::get_or_make(folder, source.name, &parts, || {
+        cache::get_or_make(folder, &name, &parts, || {
             let text = format!("{COMMON}\n#line 1 \"{}.cu\"\n{}", source.name, source.text);
             nvrtc::compile(&format!("{}.cu", source.name), &text, &options)
         })
     };
     std::thread::scope(|scope| {
-        let running: Vec<_> = SOURCES.iter().map(|source| scope.spawn(|| one(source))).collect();
+        let running: Vec<_> = units.iter().map(|unit| scope.spawn(|| one(unit))).collect();
         running
             .into_iter()
             .map(|thread| thread.join().expect("the compiler does not panic"))
@@ -130,57 +167,152 @@ fn machine_code(card: &Card, folder: Option<&Path>) -> Result<Vec<Vec<u8>>, Devi
     })
 }
 
+fn load_units(
+    context: &Context,
+    card: &Card,
+    folder: Option<&Path>,
+    units: &[Unit],
+) -> Result<Vec<Module>, DeviceError> {
+    machine_code(card, folder, units)?.iter().map(|cubin| context.load(cubin)).collect()
+}
+
+fn linear_unit(format: usize) -> Unit {
+    (SOURCES[3], Some(format))
+}
+
+fn find(module: Module, name: &str) -> Result<Function, DeviceError> {
+    let name = CString::new(name).expect("names of kernels hold no zero byte");
+    module.function(&name)
+}
+
+/// An array of what `make` makes of each item, or the first error.
+fn each<A: Copy, B, const N: usize>(
+    items: [A; N],
+    make: impl FnMut(A) -> Result<B, DeviceError>,
+) -> Result<[B; N], DeviceError> {
+    let made: Vec<B> = items.into_iter().map(make).collect::<Result<_, _>>()?;
+    Ok(made.try_into().unwrap_or_else(|_| unreachable!("as many as there are items")))
+}
+
 impl Kernels {
-    /// Compiles or reads every kernel and loads it on `card`.
+    /// Compiles or reads every kernel, products in `formats` only, and loads it on `card`.
     ///
     /// Errors: what the compiler or the driver says.
     pub(crate) fn load(
         context: &Context,
         card: &Card,
         folder: Option<&Path>,
+        formats: &[usize],
     ) -> Result<Kernels, DeviceError> {
-        let code = machine_code(card, folder)?;
-        let modules: Vec<Module> =
-            code.iter().map(|cubin| context.load(cubin)).collect::<Result<_, _>>()?;
-        let [rows, linear, attention, sample] = [0, 1, 2, 3].map(|i| &modules[i]);
-        let find = |module: &Module, name: &str| {
-            let name = CString::new(name).expect("names of kernels hold no zero byte");
-            module.function(&name)
-        };
-        let formats = FORMATS.map(|(_, name)| {
-            let few = |rows| find(linear, &format!("linear_{name}_{rows}"));
-            Ok(FormatKernels {
-                embed: find(rows, &format!("embed_{name}"))?,
-                few: [few(8)?, few(16)?, few(32)?],
-                many: find(linear, &format!("linear_{name}_many"))?,
-            })
-        });
-        let attend = |stored: &str| {
-            let one = |dim| {
-                Ok(AttentionKernels {
-                    tiles: find(attention, &format!("attention_{stored}_{dim}"))?,
-                    split: find(attention, &format!("attention_{stored}_split_{dim}"))?,
-                })
-            };
-            HEAD_DIMS.into_iter().map(one).collect::<Result<Vec<_>, DeviceError>>()
-        };
-        Ok(Kernels {
-            formats: formats.into_iter().collect::<Result<_, DeviceError>>()?,
-            encode: find(linear, "encode")?,
+        let mut units: Vec<Unit> = SOURCES[..3].iter().map(|&source| (source, None)).collect();
+        units.extend(formats.iter().map(|&format| linear_unit(format)));
+        let modules = load_units(context, card, folder, &units)?;
+        let [rows, attention, sample] = [0, 1, 2].map(|i: usize| modules[i]);
+        let stored = ["bf16", "f32"];
+        let mut kernels = Kernels {
+            linear: [None; FORMATS.len()],
+            embed: each(FORMATS, |(_, name)| find(rows, &format!("embed_{name}")))?,
+            encode: find(rows, "encode")?,
+            norm_encode: find(rows, "norm_encode")?,
+            swiglu_encode: find(rows, "swiglu_encode")?,
             rms_norm_row: find(rows, "rms_norm_row")?,
             rms_norm_groups: find(rows, "rms_norm_groups")?,
             rope_angles: find(rows, "rope_angles")?,
             rope: find(rows, "rope")?,
-            kv_append: [find(rows, "kv_append_bf16")?, find(rows, "kv_append_f32")?],
+            kv_append: each(stored, |name| find(rows, &format!("kv_append_{name}")))?,
+            prepare: each(stored, |name| find(rows, &format!("prepare_{name}")))?,
             swiglu: find(rows, "swiglu")?,
             add_rows: find(rows, "add_rows")?,
             gate_rows: find(rows, "gate_rows")?,
             gather_rows: find(rows, "gather_rows")?,
             count_tokens: find(rows, "count_tokens")?,
-            attention: [attend("bf16")?, attend("f32")?],
+            scalar: each(stored, |name| scalar_attention(attention, name))?,
             attention_join: find(attention, "attention_join")?,
+            tensor: tensor_attention(attention)?,
             sample: find(sample, "sample")?,
-            _modules: modules,
-        })
+        };
+        kernels.take(context, formats, &modules[3..])?;
+        Ok(kernels)
     }
+
+    /// Those of `formats` that are not loaded.
+    pub(crate) fn missing(&self, formats: &[usize]) -> Vec<usize> {
+        formats.iter().copied().filter(|&format| self.linear[format].is_none()).collect()
+    }
+
+    /// Loads products in further formats.
+    pub(crate) fn add(
+        &mut self,
+        context: &Context,
+        card: &Card,
+        folder: Option<&Path>,
+        formats: &[usize],
+    ) -> Result<(), DeviceError> {
+        let units: Vec<Unit> = formats.iter().map(|&format| linear_unit(format)).collect();
+        let modules = load_units(context, card, folder, &units)?;
+        self.take(context, formats, &modules)
+    }
+
+    fn take(
+        &mut self,
+        context: &Context,
+        formats: &[usize],
+        modules: &[Module],
+    ) -> Result<(), DeviceError> {
+        for (&format, &module) in formats.iter().zip(modules) {
+            let kernels = linear_kernels(module, format)?;
+            allow_shared(context, &kernels.many)?;
+            self.linear[format] = Some(kernels);
+        }
+        Ok(())
+    }
+}
+
+/// Lets a kernel have its shared memory.
+pub(crate) fn allow_shared(context: &Context, kernel: &TileKernel) -> Result<(), DeviceError> {
+    if kernel.shared_bytes > 48 * 1024 {
+        context.allow_shared(kernel.f, kernel.shared_bytes)?;
+    }
+    Ok(())
+}
+
+fn linear_kernels(module: Module, format: usize) -> Result<LinearKernels, DeviceError> {
+    let [rows, threads, shared_bytes] = module.words(c"many_shape")?;
+    let few = |name: &str| each([8, 16, 32], |rows| find(module, &format!("{name}_{rows}")));
+    Ok(LinearKernels {
+        few: few("few")?,
+        few_glu: if format == F32 { None } else { Some(few("few_glu")?) },
+        many: TileKernel { f: find(module, "many")?, rows, threads, shared_bytes },
+        exact: each([8, 32], |rows| find(module, &format!("exact_{rows}")))?,
+        exact_many: find(module, "exact_many")?,
+    })
+}
+
+fn scalar_attention(
+    module: Module,
+    stored: &str,
+) -> Result<[ScalarAttention; HEAD_DIMS.len()], DeviceError> {
+    each(HEAD_DIMS, |dim| {
+        Ok(ScalarAttention {
+            tiles: find(module, &format!("attention_{stored}_{dim}"))?,
+            split: find(module, &format!("attention_{stored}_split_{dim}"))?,
+        })
+    })
+}
+
+/// Shapes hold three words a head width: queries of a CTA, its threads, bytes of shared memory.
+fn tensor_attention(module: Module) -> Result<[TensorAttention; HEAD_DIMS.len()], DeviceError> {
+    let tiles: [u32; 3 * HEAD_DIMS.len()] = module.words(c"attend_shape")?;
+    let split: [u32; 3 * HEAD_DIMS.len()] = module.words(c"attend_split_shape")?;
+    let kernel = |name: &str, at: usize, shapes: &[u32]| {
+        let f = find(module, &format!("{name}_{}", HEAD_DIMS[at]))?;
+        let [rows, threads, shared_bytes] = [0, 1, 2].map(|i| shapes[3 * at + i]);
+        Ok(TileKernel { f, rows, threads, shared_bytes })
+    };
+    each([0, 1, 2, 3, 4], |at| {
+        Ok(TensorAttention {
+            tiles: kernel("attend_tiles", at, &tiles)?,
+            split: kernel("attend_split", at, &split)?,
+        })
+    })
 }

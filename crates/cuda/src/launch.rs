@@ -4,71 +4,19 @@ use std::ffi::c_void;
 
 use ignis_backend::DeviceError;
 
+use crate::abi::{Encoded, GLU, PoolView, Prepare, Product, Queries, Weight};
 use crate::driver::{Context, Function, Shape};
-use crate::kernels::{FormatKernels, Kernels};
+use crate::kernels::{Kernels, LinearKernels, TileKernel};
 
-/// `struct Weight` of `common.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Weight {
-    pub(crate) codes: u64,
-    pub(crate) high: u64,
-    pub(crate) scales: u64,
-    pub(crate) supers: u64,
-    pub(crate) rows: u32,
-    pub(crate) cols: u32,
-}
+/// Heads of a CTA in `prepare`, a warp each, where rows are many.
+const PREPARE_HEADS: u32 = 4;
 
-/// `struct Encoded` of `linear.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Encoded {
-    pub(crate) pairs: u64,
-    pub(crate) sums: u64,
-    pub(crate) rows: u32,
-}
-
-/// `struct Target` of `linear.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    pub(crate) y: u64,
-    /// 0: none.
-    pub(crate) bias: u64,
-    pub(crate) accumulate: u32,
-}
-
-/// `struct Pool` of `attention.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PoolView {
-    pub(crate) keys: u64,
-    pub(crate) page_values: u64,
-    pub(crate) values_at: u64,
-    pub(crate) tables: u64,
-    pub(crate) stride: u32,
-    pub(crate) kv_heads: u32,
-    pub(crate) head_dim: u32,
-}
-
-/// `struct Queries` of `attention.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Queries {
-    pub(crate) q: u64,
-    pub(crate) o: u64,
-    pub(crate) positions: u64,
-    pub(crate) lanes: u64,
-    pub(crate) tiles: u64,
-    pub(crate) heads: u32,
-    pub(crate) scale: f32,
-}
-
-/// Queries of a CTA: over all runs, and over one.
+/// Queries of a CTA of attention in scalars: over all runs, and over one.
 pub(crate) const TILE_QUERIES: u32 = 16;
 pub(crate) const SPLIT_QUERIES: u32 = 8;
+pub(crate) const SCALAR_THREADS: u32 = 128;
 
-/// Shared memory of attention with tiles of `queries`.
+/// Shared memory of attention in scalars with tiles of `queries`.
 pub(crate) const fn attention_shared(queries: u32, head_dim: u32, value_bytes: u32) -> u32 {
     4 * queries * (head_dim + 64) + 64 * (head_dim * value_bytes + 16)
 }
@@ -102,38 +50,54 @@ impl Launcher<'_> {
     /// y [rows, cols] from rows of the table.
     pub(crate) fn embed(
         &self,
-        f: &FormatKernels,
+        format: usize,
         table: Weight,
         tokens: u64,
         y: u64,
         rows: u32,
     ) -> Result<(), DeviceError> {
-        self.go(f.embed, line(rows, 256), args![table, tokens, y])
+        self.go(self.kernels.embed[format], line(rows, 256), args![table, tokens, y])
     }
 
-    /// x [groups, cols of 32] as pairs, and its sums.
-    pub(crate) fn encode(&self, x: u64, to: Encoded, cols: u32) -> Result<(), DeviceError> {
-        let count = to.rows * (cols / 32);
-        let shape = line(count.div_ceil(8), 256);
-        self.go(self.kernels.encode, shape, args![x, to.pairs, to.sums, count])
+    /// x [to.rows, width], encoded.
+    pub(crate) fn encode(&self, x: u64, width: u32, to: Encoded) -> Result<(), DeviceError> {
+        self.go(self.kernels.encode, line(to.rows, 256), args![x, width, to])
     }
 
-    /// y [x.rows, w.rows]: by the number of rows, in one arithmetic.
-    pub(crate) fn linear(
+    /// Norms of rows of x, encoded; those that `rows_from` names, unless it is 0.
+    pub(crate) fn norm_encode(
         &self,
-        f: &FormatKernels,
-        w: Weight,
-        x: Encoded,
-        to: Target,
+        (x, w): (u64, u64),
+        width: u32,
+        eps: f32,
+        rows_from: u64,
+        to: Encoded,
     ) -> Result<(), DeviceError> {
-        let (f, grid) = match x.rows {
-            0 => return Ok(()),
-            1..=8 => (f.few[0], (w.rows.div_ceil(16), 1, 1)),
-            9..=16 => (f.few[1], (w.rows.div_ceil(16), 1, 1)),
-            17..=32 => (f.few[2], (w.rows.div_ceil(16), 1, 1)),
-            rows => (f.many, (w.rows.div_ceil(128), rows.div_ceil(64), 1)),
-        };
-        self.go(f, Shape { grid, threads: 256, shared_bytes: 0 }, args![w, x, to])
+        let args = args![x, w, width, eps, rows_from, to];
+        self.go(self.kernels.norm_encode, line(to.rows, 256), args)
+    }
+
+    /// silu(gate) * up, both [to.rows, width], encoded.
+    pub(crate) fn swiglu_encode(
+        &self,
+        (gate, up): (u64, u64),
+        width: u32,
+        to: Encoded,
+    ) -> Result<(), DeviceError> {
+        let grid = (to.rows, width.div_ceil(1024), 1);
+        let shape = Shape { grid, threads: 256, shared_bytes: 0 };
+        self.go(self.kernels.swiglu_encode, shape, args![gate, up, width, to])
+    }
+
+    /// Products of the rows of `p.x`: by their number, in one arithmetic.
+    pub(crate) fn product(&self, format: usize, p: &Product) -> Result<(), DeviceError> {
+        if p.x.rows == 0 {
+            return Ok(());
+        }
+        let kernels = self.kernels.linear[format].as_ref().expect("bind saw that it is loaded");
+        let (f, shape) = product_launch(kernels, p);
+        let p = *p;
+        self.go(f, shape, args![p])
     }
 
     /// x, y [rows, groups * width].
@@ -195,44 +159,44 @@ impl Launcher<'_> {
         self.go(self.kernels.kv_append[stored], line(rows, 256), args)
     }
 
-    /// Tiles of rows over all their runs.
-    pub(crate) fn attention(
-        &self,
-        f: Function,
-        queries: Queries,
-        pool: PoolView,
-        tiles: u32,
-        value_bytes: u32,
-    ) -> Result<(), DeviceError> {
-        let none = 0u64;
-        let chunks = (queries.heads / pool.kv_heads).div_ceil(TILE_QUERIES);
-        let shape = Shape {
-            grid: (tiles, pool.kv_heads * chunks, 1),
-            threads: 128,
-            shared_bytes: attention_shared(TILE_QUERIES, pool.head_dim, value_bytes),
-        };
-        self.go(f, shape, args![queries, pool, none])
+    /// Queries and keys of `rows` rows made ready, and their slots written.
+    pub(crate) fn prepare(&self, stored: usize, p: &Prepare, rows: u32) -> Result<(), DeviceError> {
+        let warps = if rows <= 8 { 1 } else { PREPARE_HEADS };
+        let grid = (rows, (p.heads + 2 * p.kv_heads).div_ceil(warps), 1);
+        let shape = Shape { grid, threads: 32 * warps, shared_bytes: 0 };
+        let p = *p;
+        self.go(self.kernels.prepare[stored], shape, args![p])
     }
 
-    /// Rows cut into at most `runs` runs of keys, then joined.
-    pub(crate) fn attention_split(
+    /// Tiles of rows over all their runs, or, of one row each, over `runs` runs side by side.
+    pub(crate) fn attention(
         &self,
-        f: Function,
+        kernel: &TileKernel,
         queries: Queries,
         pool: PoolView,
-        partials: u64,
         (tiles, runs): (u32, u32),
-        value_bytes: u32,
     ) -> Result<(), DeviceError> {
-        let chunks = (queries.heads / pool.kv_heads).div_ceil(SPLIT_QUERIES);
+        let chunks = (queries.heads / pool.kv_heads).div_ceil(kernel.rows);
         let shape = Shape {
             grid: (tiles, pool.kv_heads * chunks, runs),
-            threads: 128,
-            shared_bytes: attention_shared(SPLIT_QUERIES, pool.head_dim, value_bytes),
+            threads: kernel.threads,
+            shared_bytes: kernel.shared_bytes,
         };
-        self.go(f, shape, args![queries, pool, partials])?;
-        let shape = Shape { grid: (tiles, queries.heads, 1), threads: 128, shared_bytes: 0 };
-        let head_dim = pool.head_dim;
+        // Attention on tensor cores takes the first two.
+        let partials = queries.partials;
+        self.go(kernel.f, shape, args![queries, pool, partials])
+    }
+
+    /// Joins the runs of rows that attention in scalars has cut.
+    pub(crate) fn attention_join(
+        &self,
+        queries: Queries,
+        head_dim: u32,
+        tiles: u32,
+    ) -> Result<(), DeviceError> {
+        let shape =
+            Shape { grid: (tiles, queries.heads, 1), threads: SCALAR_THREADS, shared_bytes: 0 };
+        let partials = queries.partials;
         self.go(self.kernels.attention_join, shape, args![queries, partials, head_dim])
     }
 
@@ -302,4 +266,81 @@ pub(crate) struct SampleArgs {
 fn each(count: u64) -> Shape {
     let ctas = u32::try_from(count.div_ceil(256).max(1)).expect("a round has fewer values");
     line(ctas, 256)
+}
+
+/// Which kernel of a format makes these products, and its shape.
+fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
+    let glu = p.mode == GLU;
+    // Tiles of `height` rows of each matrix; a gated tile has half of them from each.
+    let tiles = |height: u32| -> u32 {
+        let counted = if glu { 1 } else { p.count as usize };
+        p.parts[..counted].iter().map(|part| part.w.rows.div_ceil(height)).sum()
+    };
+    let rows = p.x.rows;
+    if p.x.lo != 0 {
+        return match rows {
+            0..=8 => (f.exact[0], line(tiles(16), 256)),
+            9..=32 => (f.exact[1], line(tiles(16), 256)),
+            _ => {
+                let grid = (rows.div_ceil(64), tiles(64), 1);
+                (f.exact_many, Shape { grid, threads: 256, shared_bytes: 0 })
+            }
+        };
+    }
+    let few = if glu { f.few_glu.expect("f32 has two products for it") } else { f.few };
+    match rows {
+        0..=8 => (few[0], line(tiles(16), 256)),
+        9..=16 => (few[1], line(tiles(16), 256)),
+        17..=32 => (few[2], line(tiles(16), 256)),
+        _ => {
+            let TileKernel { f, rows: width, threads, shared_bytes } = f.many;
+            let grid = (rows.div_ceil(width), tiles(if glu { 64 } else { 128 }), 1);
+            (f, Shape { grid, threads, shared_bytes })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{ADD, Part, SET};
+
+    fn kernels() -> LinearKernels {
+        let many = TileKernel { f: Function::fake(7), rows: 128, threads: 288, shared_bytes: 9 };
+        LinearKernels {
+            few: [1, 2, 3].map(Function::fake),
+            few_glu: Some([4, 5, 6].map(Function::fake)),
+            many,
+            exact: [8, 9].map(Function::fake),
+            exact_many: Function::fake(10),
+        }
+    }
+
+    fn product(mode: u32, rows: u32, exact: bool) -> Product {
+        let part = |rows| Part { w: Weight { blocks: 0, rows, cols: 64 }, y: 0, bias: 0 };
+        let x = Encoded { hi: 1, lo: u64::from(exact), rows, cols: 64 };
+        let parts = [part(200), part(200), part(17)];
+        let count = if mode == GLU { 2 } else { 3 };
+        Product { parts, count, mode, x, to: Encoded::default() }
+    }
+
+    #[test]
+    fn the_kernel_changes_only_at_its_number_of_rows() {
+        let of = |mode, rows, exact| {
+            let (f, shape) = product_launch(&kernels(), &product(mode, rows, exact));
+            let number = (0..99).find(|&number| Function::fake(number) == f).unwrap();
+            (number, shape.grid, shape.threads)
+        };
+        let few = 13 + 13 + 2;
+        for (rows, f) in [(1, 1), (8, 1), (9, 2), (16, 2), (17, 3), (32, 3)] {
+            assert_eq!(of(SET, rows, false), (f, (few, 1, 1), 256), "{rows}");
+            assert_eq!(of(GLU, rows, false), (f + 3, (13, 1, 1), 256), "{rows}");
+        }
+        assert_eq!(of(ADD, 33, false), (7, (1, 5, 1), 288));
+        assert_eq!(of(GLU, 129, false), (7, (2, 4, 1), 288));
+        for (rows, f) in [(8, 8), (9, 9), (32, 9)] {
+            assert_eq!(of(SET, rows, true), (f, (few, 1, 1), 256), "{rows}");
+        }
+        assert_eq!(of(SET, 65, true), (10, (2, 4 + 4 + 1, 1), 256));
+    }
 }

@@ -10,18 +10,22 @@
 //! - A row's result does not depend on the rows beside it: one arithmetic for any number of rows
 //!   (`kernels/linear.cu`), runs of keys cut by position (`kernels/attention.cu`).
 //! - A round copies its arrays in one piece, launches, and waits only where tokens are handed over.
+//! - Decode rounds are recorded at load (`graph`) and run as one launch; others step by step, where
+//!   a kernel may begin before the one ahead has ended and waits for it by itself.
 //!
 //! Leaves out: policy, files, which weights are where.
 
+mod abi;
 mod blocks;
+mod bound;
 mod cache;
 mod device;
 mod driver;
 mod found;
+mod graph;
 mod judge;
 mod kernels;
 mod launch;
-#[expect(dead_code, reason = "for weights in blocks, which are packed where they are sent from")]
 mod loading;
 mod memory;
 mod nvml;
@@ -30,6 +34,7 @@ mod open;
 mod program;
 mod round;
 mod sampling;
+mod steps;
 mod weights;
 
 pub use device::CudaDevice;

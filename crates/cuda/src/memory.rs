@@ -158,7 +158,9 @@ impl Pinned {
         check("cuMemcpyHtoDAsync", result)
     }
 
-    /// Copies `len` bytes from `at` here, and waits.
+    /// Starts copying `len` bytes from `at` here. They are there once an [`Event`] behind it says.
+    ///
+    /// [`Event`]: crate::driver::Event
     pub(crate) fn fetch(
         &mut self,
         context: &Context,
@@ -172,8 +174,7 @@ impl Pinned {
         let result = unsafe {
             sys::cuMemcpyDtoHAsync_v2(self.base.as_ptr().cast(), from, len, context.stream)
         };
-        check("cuMemcpyDtoHAsync", result)?;
-        context.wait()
+        check("cuMemcpyDtoHAsync", result)
     }
 }
 

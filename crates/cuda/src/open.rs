@@ -1,15 +1,15 @@
 //! Opening the card: its context, its modules, and what the driver takes for them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use ignis_backend::{DeviceError, KvFormat};
-use ignis_types::{Bytes, PlanLine};
+use ignis_backend::{DeviceError, KvFormat, StoredActivations};
+use ignis_types::{Bytes, DType, PlanLine};
 
 use crate::driver::{self, Card, Context};
 use crate::found::probe;
 use crate::judge::{CudaFound, context_refused, judge};
-use crate::kernels::Kernels;
+use crate::kernels::{FORMATS, Kernels};
 use crate::nvml;
 
 /// Where libraries and machine code lie.
@@ -26,6 +26,10 @@ pub struct Libraries {
 pub struct CudaOptions {
     /// How keys and values are stored.
     pub kv_format: KvFormat,
+    /// What products read.
+    pub activations: StoredActivations,
+    /// Dtypes of the model's matrices, for which kernels are made; `None`: every one there is.
+    pub dtypes: Option<Vec<DType>>,
     /// Where libraries and machine code lie.
     pub libraries: Libraries,
 }
@@ -33,10 +37,10 @@ pub struct CudaOptions {
 /// A card in use: kept until the process ends, and shared by the loads that follow each other.
 pub(crate) struct Opened {
     pub(crate) card: Card,
-    pub(crate) context: Context,
+    pub(crate) context: Arc<Context>,
     pub(crate) kernels: Kernels,
     /// What the driver took, by line.
-    pub(crate) measured: Vec<(PlanLine, Bytes)>,
+    pub(crate) measured: [(PlanLine, Bytes); 2],
 }
 
 static OPENED: Mutex<Option<Arc<Opened>>> = Mutex::new(None);
@@ -79,36 +83,72 @@ pub fn process_bytes(pid: u32) -> Option<Bytes> {
 /// What the driver takes beside the reservation, by line: opens the card.
 ///
 /// Errors: as of [`CudaDevice::new`](crate::CudaDevice::new).
-pub fn measured(libraries: &Libraries) -> Result<Vec<(PlanLine, Bytes)>, DeviceError> {
-    Ok(open(libraries)?.measured.clone())
+pub fn measured(options: &CudaOptions) -> Result<Vec<(PlanLine, Bytes)>, DeviceError> {
+    Ok(open(options)?.measured.to_vec())
 }
 
-/// Opens the card: context, modules, and what they take. Later calls share it.
+/// Opens the card: context, modules, and what they take. Later calls share it, and add the kernels
+/// that they lack.
 ///
 /// Errors: `Unavailable`; what the compiler or the driver says.
-pub(crate) fn open(libraries: &Libraries) -> Result<Arc<Opened>, DeviceError> {
+pub(crate) fn open(options: &CudaOptions) -> Result<Arc<Opened>, DeviceError> {
+    let formats: Vec<usize> = match &options.dtypes {
+        Some(dtypes) => (0..FORMATS.len()).filter(|&at| dtypes.contains(&FORMATS[at].0)).collect(),
+        None => (0..FORMATS.len()).collect(),
+    };
+    let folder = options.libraries.cache.as_deref();
     let mut opened = OPENED.lock().expect("opening a card does not panic");
-    if let Some(opened) = &*opened {
-        return Ok(opened.clone());
-    }
-    check(libraries)?;
-    let card = driver::card(0)?;
-    let free = || nvml::memory(&card.pci_bus_id).map_or(0, |(_, free)| free);
-    let before = free();
-    let context = Context::new(&card).map_err(|error| context_refused(&card.name, error))?;
-    context.enter()?;
-    context.wait()?;
-    let with_context = free();
-    let kernels = Kernels::load(&context, &card, libraries.cache.as_deref())?;
-    force(&context, &kernels)?;
-    let with_modules = free();
-    let measured = vec![
-        (PlanLine::CudaContext, Bytes(before.saturating_sub(with_context))),
-        (PlanLine::Residual, Bytes(with_context.saturating_sub(with_modules))),
-    ];
-    let made = Arc::new(Opened { card, context, kernels, measured });
+    let made = match &*opened {
+        Some(opened) if opened.kernels.missing(&formats).is_empty() => return Ok(opened.clone()),
+        Some(opened) => opened.with(&formats, folder)?,
+        None => Opened::new(&check(&options.libraries)?, &formats, folder)?,
+    };
+    let made = Arc::new(made);
     *opened = Some(made.clone());
     Ok(made)
+}
+
+fn free_on(card: &Card) -> u64 {
+    nvml::memory(&card.pci_bus_id).map_or(0, |(_, free)| free)
+}
+
+impl Opened {
+    fn new(
+        found: &CudaFound,
+        formats: &[usize],
+        folder: Option<&Path>,
+    ) -> Result<Opened, DeviceError> {
+        let card = driver::card(0)?;
+        let before = free_on(&card);
+        let context = Context::new(&card, found.driver)
+            .map_err(|error| context_refused(&card.name, error))?;
+        context.enter()?;
+        context.wait()?;
+        let with_context = free_on(&card);
+        let kernels = Kernels::load(&context, &card, folder, formats)?;
+        force(&context, &kernels)?;
+        let with_modules = free_on(&card);
+        let measured = [
+            (PlanLine::CudaContext, Bytes(before.saturating_sub(with_context))),
+            (PlanLine::Residual, Bytes(with_context.saturating_sub(with_modules))),
+        ];
+        Ok(Opened { card, context: Arc::new(context), kernels, measured })
+    }
+
+    /// The same card with kernels for further formats.
+    fn with(&self, formats: &[usize], folder: Option<&Path>) -> Result<Opened, DeviceError> {
+        self.context.enter()?;
+        let before = free_on(&self.card);
+        let mut kernels = self.kernels.clone();
+        let missing = kernels.missing(formats);
+        kernels.add(&self.context, &self.card, folder, &missing)?;
+        self.context.wait()?;
+        let more = before.saturating_sub(free_on(&self.card));
+        let [context_line, (residual, bytes)] = self.measured;
+        let measured = [context_line, (residual, Bytes(bytes.0 + more))];
+        let (card, context) = (self.card.clone(), self.context.clone());
+        Ok(Opened { card, context, kernels, measured })
+    }
 }
 
 /// Makes the driver take now what it would take at a first launch: a kernel that touches nothing.

@@ -1,32 +1,31 @@
-//! A program made ready to run: a flat list of steps with every address resolved.
+//! A program made ready to run: a flat list of launches with every address resolved.
 
-use ignis_backend::{Addresses, DeviceError, StoredScratch};
-use ignis_ops::{BufferId, Op, Program, Rows, WeightId, WeightKind};
+use ignis_backend::{
+    Addresses, DeviceError, DeviceLayout, EncodedRows, FusedProgram, FusedStep,
+    Prepare as PrepareStep, Products, StoredActivations, StoredLayout, StoredScratch,
+    encoded_image,
+};
+use ignis_ops::{BufferId, Op, PagedAttention, Program, Rows, WeightId, WeightKind};
 use ignis_types::Limits;
 
-use crate::kernels::{HEAD_DIMS, format_of};
-use crate::launch::{Encoded, PoolView, Queries, Target, Weight};
+use crate::abi::{ADD, Encoded, GLU, Part, PoolView, Prepare, Product, Queries, SET, Weight};
+use crate::kernels::format_of;
 use crate::memory::Memory;
-use crate::planes::row_bytes;
 
-/// A matrix and the kernels that read it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix {
-    pub(crate) format: usize,
-    pub(crate) weight: Weight,
-}
-
-/// One launch, or a few that belong together. Addresses of device memory.
+/// One launch, or a few that belong together. Rows of what is encoded are those of the round.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Angles,
-    Embed { table: Matrix, y: u64 },
+    Embed { format: usize, table: Weight, y: u64 },
     RmsNorm { rows: Rows, x: u64, w: u64, y: u64, groups: u32, width: u32, eps: f32 },
-    Encode { rows: Rows, x: u64, cols: u32, to: Encoded },
-    Linear { rows: Rows, matrix: Matrix, x: Encoded, to: Target },
+    NormEncode { rows: Rows, x: u64, w: u64, eps: f32, rows_from: u64, to: Encoded },
+    Encode { rows: Rows, x: u64, to: Encoded },
+    SwiGluEncode { rows: Rows, gate: u64, up: u64, to: Encoded },
+    Product { rows: Rows, format: usize, product: Product },
     Rope { x: u64, heads: u32, head_dim: u32 },
     KvAppend { layer: u32, k: u64, v: u64 },
-    Attention { kernels: usize, queries: Queries, pool: PoolView },
+    Prepare(Prepare),
+    Attention { queries: Queries, pool: PoolView },
     SwiGlu { rows: Rows, gate: u64, up: u64, y: u64, width: u32 },
     Add { rows: Rows, x: u64, y: u64, width: u32 },
     Gate { rows: Rows, gate: u64, y: u64, width: u32 },
@@ -45,38 +44,39 @@ pub(crate) struct Compiled {
     pub(crate) group: u32,
 }
 
-/// Resolves `program` against the reservation.
+/// What a program is resolved against.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) addresses: &'a Addresses,
+    pub(crate) limits: &'a Limits,
+    pub(crate) scratch: &'a StoredScratch,
+    pub(crate) memory: &'a Memory,
+    pub(crate) layout: StoredLayout,
+}
+
+/// Resolves a program against the reservation.
 ///
 /// Errors: an op, a dtype or a shape that no kernel runs.
-pub(crate) fn compile(
-    program: &Program,
-    addresses: &Addresses,
-    limits: &Limits,
-    scratch: &StoredScratch,
-    memory: &Memory,
-    value_bytes: u64,
-) -> Result<Compiled, DeviceError> {
+pub(crate) fn compile(place: Place<'_>) -> Result<Compiled, DeviceError> {
+    let fused = FusedProgram::new(place.program, place.layout.activations);
     let out = Compiled { steps: vec![], head: 0, vocab: u32::MAX, group: 1 };
-    let mut compiler = Compiler { program, addresses, limits, scratch, memory, value_bytes, out };
-    if !program.rope.inv_freq.is_empty() {
+    let mut compiler = Compiler { place, out };
+    if !place.program.rope.inv_freq.is_empty() {
         compiler.out.steps.push(Step::Angles);
     }
-    for (at, op) in program.ops.iter().enumerate() {
-        if at == program.head {
+    for (at, step) in fused.steps.iter().enumerate() {
+        if at == fused.head {
             compiler.out.head = compiler.out.steps.len();
         }
-        compiler.op(op)?;
+        let step = compiler.step(step)?;
+        compiler.out.steps.push(step);
     }
     Ok(compiler.out)
 }
 
 struct Compiler<'a> {
-    program: &'a Program,
-    addresses: &'a Addresses,
-    limits: &'a Limits,
-    scratch: &'a StoredScratch,
-    memory: &'a Memory,
-    value_bytes: u64,
+    place: Place<'a>,
     out: Compiled,
 }
 
@@ -97,21 +97,56 @@ fn name_of(op: &Op) -> &'static str {
 }
 
 impl Compiler<'_> {
-    fn op(&mut self, op: &Op) -> Result<(), DeviceError> {
-        let step = match op {
+    fn step(&mut self, step: &FusedStep) -> Result<Step, DeviceError> {
+        Ok(match step {
+            FusedStep::NormEncode { x, w, eps, gathered, to } => Step::NormEncode {
+                rows: to.rows,
+                x: self.buffer(*x),
+                w: self.vector(*w)?,
+                eps: *eps,
+                rows_from: if *gathered { self.scratch(self.place.scratch.logit_rows) } else { 0 },
+                to: self.encoded(to),
+            },
+            FusedStep::Encode { x, to } => {
+                Step::Encode { rows: to.rows, x: self.buffer(*x), to: self.encoded(to) }
+            }
+            FusedStep::SwiGluEncode { gate, up, to } => Step::SwiGluEncode {
+                rows: to.rows,
+                gate: self.buffer(*gate),
+                up: self.buffer(*up),
+                to: self.encoded(to),
+            },
+            FusedStep::Products(products) => self.products(products)?,
+            FusedStep::Glu { x, gate, up, to } => {
+                let (format, gate) = self.matrix(*gate)?;
+                let (_, up) = self.matrix(*up)?;
+                let part = |w| Part { w, ..Part::default() };
+                let parts = [part(gate), part(up), Part::default()];
+                let (source, to) = (self.encoded(x), self.encoded(to));
+                let product = Product { parts, count: 2, mode: GLU, x: source, to };
+                Step::Product { rows: x.rows, format, product }
+            }
+            FusedStep::Prepare(step) => self.prepare(step)?,
+            FusedStep::Attention { op, to } => self.attention(op, Some(to))?,
+            FusedStep::Op(at) => self.op(&self.place.program.ops[*at])?,
+        })
+    }
+
+    /// An op that nothing was joined to.
+    fn op(&mut self, op: &Op) -> Result<Step, DeviceError> {
+        Ok(match op {
             Op::Embed(op) => {
                 self.needs_round_rows(op.y)?;
-                let rows = self.program.weight(op.table).rows;
-                self.out.vocab = self.out.vocab.min(rows);
-                Step::Embed { table: self.matrix(op.table)?, y: self.buffer(op.y) }
+                let (format, table) = self.matrix(op.table)?;
+                self.out.vocab = self.out.vocab.min(table.rows);
+                Step::Embed { format, table, y: self.buffer(op.y) }
             }
             Op::RmsNorm(op) => {
-                let width = self.program.weight(op.w).cols;
+                let width = self.place.program.weight(op.w).cols;
                 let groups = self.width(op.x) / width;
                 let (x, w, y) = (self.buffer(op.x), self.vector(op.w)?, self.buffer(op.y));
                 Step::RmsNorm { rows: self.rows(op.x), x, w, y, groups, width, eps: op.eps }
             }
-            Op::Linear(op) => return self.linear(op),
             Op::Rope(op) => {
                 self.needs_round_rows(op.x)?;
                 let heads = self.width(op.x) / op.head_dim;
@@ -121,7 +156,7 @@ impl Compiler<'_> {
                 self.needs_round_rows(op.k)?;
                 Step::KvAppend { layer: op.layer, k: self.buffer(op.k), v: self.buffer(op.v) }
             }
-            Op::PagedAttention(op) => self.attention(op)?,
+            Op::PagedAttention(op) => self.attention(op, None)?,
             Op::SwiGlu(op) => Step::SwiGlu {
                 rows: self.rows(op.y),
                 gate: self.buffer(op.gate),
@@ -142,70 +177,95 @@ impl Compiler<'_> {
                 Step::Gather { x, y, width: self.width(op.y) }
             }
             other => return Err(DeviceError::OpUnsupported { op: name_of(other) }),
-        };
-        self.out.steps.push(step);
-        Ok(())
+        })
     }
 
-    /// Encodes the input once, then a product for each part.
-    fn linear(&mut self, op: &ignis_ops::Linear) -> Result<(), DeviceError> {
-        let (rows, cols) = (self.rows(op.x), self.width(op.x));
-        let rows_max = self.rows_max(rows);
-        let pairs_bytes = 4 * rows_max * u64::from(cols);
-        let sums_bytes = 4 * rows_max * u64::from(cols / 32);
-        let at = self.addresses.scratch.0 + self.scratch.encoded;
-        let encoded = Encoded {
-            pairs: self.memory.address(at, pairs_bytes),
-            sums: self.memory.address(at + pairs_bytes, sums_bytes),
-            rows: 0,
-        };
-        let x = self.buffer(op.x);
-        self.out.steps.push(Step::Encode { rows, x, cols, to: encoded });
-        for part in &op.parts {
-            let matrix = self.matrix(part.w)?;
+    fn products(&mut self, products: &Products) -> Result<Step, DeviceError> {
+        let mut parts = [Part::default(); 3];
+        let mut format = 0;
+        for (part, to) in products.parts.iter().zip(&mut parts) {
+            let w;
+            (format, w) = self.matrix(part.w)?;
             let bias = part.bias.map_or(Ok(0), |bias| self.vector(bias))?;
-            let accumulate = u32::from(op.accumulate);
-            let to = Target { y: self.buffer(part.y), bias, accumulate };
-            self.out.steps.push(Step::Linear { rows, matrix, x: encoded, to });
+            *to = Part { w, y: self.buffer(part.y), bias };
         }
-        Ok(())
+        let count = products.parts.len() as u32;
+        let mode = if products.accumulate { ADD } else { SET };
+        let x = self.encoded(&products.x);
+        let product = Product { parts, count, mode, x, to: Encoded::default() };
+        Ok(Step::Product { rows: products.x.rows, format, product })
     }
 
-    fn attention(&mut self, op: &ignis_ops::PagedAttention) -> Result<Step, DeviceError> {
-        self.needs_round_rows(op.q)?;
-        let kv = self.program.kv;
-        let wrong = |what, found, expected| DeviceError::ShapeUnsupported { what, found, expected };
-        let dims = HEAD_DIMS.iter().position(|&dim| kv.head_dim <= dim);
-        let kernels = dims.filter(|_| kv.head_dim.is_multiple_of(8) && kv.head_dim > 0);
-        let kernels = kernels.ok_or_else(|| {
-            wrong("head_dim", u64::from(kv.head_dim), "a multiple of 8, at most 256")
-        })?;
-        let heads = self.width(op.q) / kv.head_dim;
-        self.out.group = self.out.group.max(heads / kv.kv_heads);
-        let head_values = 64 * u64::from(kv.head_dim);
-        let part_values = u64::from(kv.kv_heads) * head_values;
-        let page_values = u64::from(kv.layers) * 2 * part_values;
-        let layer_at = u64::from(op.layer) * 2 * part_values * self.value_bytes;
-        let tables = self.scratch(self.scratch.tables);
-        let pool = PoolView {
-            keys: self.memory.address(self.addresses.kv_pool + layer_at, 0),
-            page_values,
-            values_at: part_values,
-            tables,
-            stride: self.limits.sequence_pages_max(),
+    fn prepare(&mut self, step: &PrepareStep) -> Result<Step, DeviceError> {
+        self.needs_round_rows(step.q)?;
+        self.needs_round_rows(step.k)?;
+        let scratch = self.place.scratch;
+        let kv = self.place.program.kv;
+        let pool = self.pool(0);
+        let norm = |w: Option<WeightId>| w.map_or(Ok(0), |w| self.vector(w));
+        Ok(Step::Prepare(Prepare {
+            q: self.buffer(step.q),
+            k: self.buffer(step.k),
+            v: self.buffer(step.v),
+            q_norm: norm(step.q_norm)?,
+            k_norm: norm(step.k_norm)?,
+            eps: step.eps,
+            cos: self.scratch(scratch.cos),
+            sin: self.scratch(scratch.sin),
+            half: self.place.program.rope.inv_freq.len() as u32,
+            heads: self.width(step.q) / kv.head_dim,
             kv_heads: kv.kv_heads,
             head_dim: kv.head_dim,
-        };
+            pool: pool.keys,
+            page_values: pool.page_values,
+            layer_at: u64::from(step.layer) * 2 * pool.values_at,
+            values_at: pool.values_at,
+            positions: self.scratch(scratch.positions),
+            lanes: self.scratch(scratch.lanes),
+            tables: pool.tables,
+            stride: pool.stride,
+        }))
+    }
+
+    /// The pool, from the keys of `layer` in its first page on.
+    fn pool(&self, layer: u32) -> PoolView {
+        let kv = self.place.program.kv;
+        let values_at = 64 * u64::from(kv.head_dim) * u64::from(kv.kv_heads);
+        let value_bytes = self.place.layout.kv_format.dtype().block_bytes();
+        let layer_at = u64::from(layer) * 2 * values_at * value_bytes;
+        PoolView {
+            keys: self.place.memory.address(self.place.addresses.kv_pool + layer_at, 0),
+            page_values: u64::from(kv.layers) * 2 * values_at,
+            values_at,
+            tables: self.scratch(self.place.scratch.tables),
+            stride: self.place.limits.sequence_pages_max(),
+            kv_heads: kv.kv_heads,
+            head_dim: kv.head_dim,
+        }
+    }
+
+    fn attention(
+        &mut self,
+        op: &PagedAttention,
+        to: Option<&EncodedRows>,
+    ) -> Result<Step, DeviceError> {
+        self.needs_round_rows(op.q)?;
+        let (kv, scratch) = (self.place.program.kv, self.place.scratch);
+        let heads = self.width(op.q) / kv.head_dim;
+        self.out.group = self.out.group.max(heads / kv.kv_heads);
         let queries = Queries {
             q: self.buffer(op.q),
-            o: self.buffer(op.o),
-            positions: self.scratch(self.scratch.positions),
-            lanes: self.scratch(self.scratch.lanes),
-            tiles: self.scratch(self.scratch.tiles),
+            o: if to.is_some() { 0 } else { self.buffer(op.o) },
+            positions: self.scratch(scratch.positions),
+            lanes: self.scratch(scratch.lanes),
+            tiles: self.scratch(scratch.tiles),
             heads,
             scale: op.scale * std::f32::consts::LOG2_E,
+            to: to.map_or(Encoded::default(), |to| self.encoded(to)),
+            arrived: self.scratch(scratch.arrived),
+            partials: self.scratch(scratch.partials),
         };
-        Ok(Step::Attention { kernels, queries, pool })
+        Ok(Step::Attention { queries, pool: self.pool(op.layer) })
     }
 
     fn needs_round_rows(&self, id: BufferId) -> Result<(), DeviceError> {
@@ -220,59 +280,54 @@ impl Compiler<'_> {
     }
 
     fn rows(&self, id: BufferId) -> Rows {
-        self.program.buffer(id).rows
-    }
-
-    fn rows_max(&self, rows: Rows) -> u64 {
-        u64::from(match rows {
-            Rows::Round => self.limits.round_rows_max(),
-            Rows::Logits => self.limits.lanes_max,
-        })
+        self.place.program.buffer(id).rows
     }
 
     fn width(&self, id: BufferId) -> u32 {
-        self.program.buffer(id).width
+        self.place.program.buffer(id).width
     }
 
     fn buffer(&self, id: BufferId) -> u64 {
-        let bytes = 4 * self.rows_max(self.rows(id)) * u64::from(self.width(id));
-        self.memory.address(self.addresses.buffers[id.0 as usize], bytes)
+        let rows = match self.rows(id) {
+            Rows::Round => self.place.limits.round_rows_max(),
+            Rows::Logits => self.place.limits.lanes_max,
+        };
+        let bytes = 4 * u64::from(rows) * u64::from(self.width(id));
+        self.place.memory.address(self.place.addresses.buffers[id.0 as usize], bytes)
     }
 
     fn scratch(&self, offset: u64) -> u64 {
-        self.memory.address(self.addresses.scratch.0 + offset, 0)
+        self.place.memory.address(self.place.addresses.scratch.0 + offset, 0)
+    }
+
+    fn encoded(&self, rows: &EncodedRows) -> Encoded {
+        let Place { limits, scratch, memory, layout, .. } = self.place;
+        let image = encoded_image(rows, limits).expect("the scratch was laid out with it").0;
+        let at = self.place.addresses.scratch.0 + scratch.encoded[rows.region];
+        let lo = match layout.activations {
+            StoredActivations::Bf16 => 0,
+            StoredActivations::F32 => memory.address(at + image, image),
+        };
+        Encoded { hi: memory.address(at, image), lo, rows: 0, cols: rows.cols }
     }
 
     fn vector(&self, id: WeightId) -> Result<u64, DeviceError> {
-        let weight = self.program.weight(id);
+        let weight = self.place.program.weight(id);
         if weight.kind != WeightKind::Vector {
             return Err(unsupported(weight));
         }
-        let at = self.addresses.weights[id.0 as usize];
-        Ok(self.memory.address(at, 4 * u64::from(weight.cols)))
+        let at = self.place.addresses.weights[id.0 as usize];
+        Ok(self.place.memory.address(at, 4 * u64::from(weight.cols)))
     }
 
-    fn matrix(&self, id: WeightId) -> Result<Matrix, DeviceError> {
-        let weight = self.program.weight(id);
-        let sizes = row_bytes(weight.dtype, weight.cols);
-        let format = format_of(weight.dtype).zip(sizes);
-        let (format, sizes) = format.ok_or_else(|| unsupported(weight))?;
-        let mut at = self.addresses.weights[id.0 as usize];
-        let mut plane = |row_bytes: usize| {
-            let bytes = row_bytes as u64 * u64::from(weight.rows);
-            let address = self.memory.address(at, bytes);
-            at += bytes;
-            address
-        };
-        let weight = Weight {
-            codes: plane(sizes.codes),
-            high: plane(sizes.high),
-            scales: plane(sizes.scales),
-            supers: plane(sizes.supers),
-            rows: weight.rows,
-            cols: weight.cols,
-        };
-        Ok(Matrix { format, weight })
+    /// A matrix and its format.
+    fn matrix(&self, id: WeightId) -> Result<(usize, Weight), DeviceError> {
+        let weight = self.place.program.weight(id);
+        let format = format_of(weight.dtype).ok_or_else(|| unsupported(weight))?;
+        let bytes = self.place.layout.weight_bytes(weight).expect("it was laid out with it").0;
+        let at = self.place.addresses.weights[id.0 as usize];
+        let blocks = self.place.memory.address(at, bytes);
+        Ok((format, Weight { blocks, rows: weight.rows, cols: weight.cols }))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Two pieces take turns: the host writes one while the card may still read the other.
 
-use ignis_backend::{DeviceError, StoredScratch};
+use ignis_backend::{DeviceError, StoredScratch, runs};
 use ignis_ops::Round;
 use ignis_types::{Limits, PAGE_TOKENS};
 
@@ -19,16 +19,6 @@ pub(crate) struct Counts {
     /// Rows that it cuts into runs, and the most runs that one of them has.
     pub(crate) split: u32,
     pub(crate) runs: u32,
-}
-
-/// Pages of a run of a row that sees `pages` pages: `run_pages` of `attention.cu`.
-fn run_pages(pages: u32) -> u32 {
-    const MIN: u32 = 4;
-    let mut length = MIN;
-    while u64::from(length) * ignis_backend::RUNS_MAX < u64::from(pages) {
-        length *= 2;
-    }
-    length
 }
 
 /// Where each array lies in a piece, in words.
@@ -145,7 +135,7 @@ impl RoundInputs {
                     } else {
                         let pages = segment.position / PAGE_TOKENS + 1;
                         counts.split += 1;
-                        counts.runs = counts.runs.max(pages.div_ceil(run_pages(pages)));
+                        counts.runs = counts.runs.max(runs(pages));
                     }
                 }
             }
@@ -196,18 +186,4 @@ fn put_logit_rows(
         words[at + i] = row;
     }
     round.logit_rows.len() as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_are_never_more_than_there_is_room_for() {
-        for pages in [1u32, 4, 5, 255, 256, 257, 512, 513, 100_000] {
-            let runs = pages.div_ceil(run_pages(pages));
-            assert!(u64::from(runs) <= ignis_backend::RUNS_MAX, "{pages} pages, {runs} runs");
-        }
-        assert_eq!((run_pages(256), run_pages(257)), (4, 8));
-    }
 }

@@ -4,7 +4,7 @@ use ignis_backend::{Addresses, DRAW_BYTES, DeviceError, LaneSampling, SAMPLE_ROW
 use ignis_ops::{LOGIT_BIAS_MAX, SampleOut, TOP_LOGPROBS_MAX};
 use ignis_types::Limits;
 
-use crate::driver::Context;
+use crate::driver::{Context, Event};
 use crate::launch::{Launcher, SampleArgs};
 use crate::memory::{Memory, Pinned};
 
@@ -23,6 +23,7 @@ pub(crate) struct Sampler {
     /// Draws, then biases.
     inputs: Pinned,
     results: Pinned,
+    fetched: Event,
     lanes_max: usize,
 }
 
@@ -55,7 +56,8 @@ impl Sampler {
         let lanes_max = limits.lanes_max as usize;
         let inputs = Pinned::new(lanes_max * (DRAW + BIASES))?;
         let results = Pinned::new(lanes_max * ROW)?;
-        Ok(Sampler { at, args, keys_at: keys, results_at, inputs, results, lanes_max })
+        let fetched = Event::new()?;
+        Ok(Sampler { at, args, keys_at: keys, results_at, inputs, results, fetched, lanes_max })
     }
 
     /// Bytes pinned.
@@ -68,20 +70,37 @@ impl Sampler {
         self.keys_at + u64::from(lane) * 8 * u64::from(self.args.vocab)
     }
 
-    /// Draws for every lane, and waits: the one place where a round does.
-    pub(crate) fn sample(
+    /// Starts sending the draws of `lanes`, of which the last ones were collected.
+    pub(crate) fn send(
         &mut self,
-        launcher: Launcher<'_>,
+        context: &Context,
         memory: &Memory,
         lanes: &[LaneSampling<'_>],
-        out: &mut [SampleOut],
     ) -> Result<(), DeviceError> {
-        let context: &Context = launcher.context;
         let biased = self.write(lanes);
         let len = if biased { self.inputs.bytes().len() } else { lanes.len() * DRAW };
-        self.inputs.send(context, memory, self.at, len)?;
-        launcher.sample(&self.args, lanes.len() as u32)?;
-        self.results.fetch(context, memory, self.results_at, lanes.len() * ROW)?;
+        self.inputs.send(context, memory, self.at, len)
+    }
+
+    /// Draws for `count` lanes.
+    pub(crate) fn launch(&self, launcher: Launcher<'_>, count: u32) -> Result<(), DeviceError> {
+        launcher.sample(&self.args, count)
+    }
+
+    /// Starts fetching the results of `count` lanes.
+    pub(crate) fn fetch(
+        &mut self,
+        context: &Context,
+        memory: &Memory,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        self.results.fetch(context, memory, self.results_at, count * ROW)?;
+        self.fetched.record(context)
+    }
+
+    /// Waits for the results: the one place where a round does.
+    pub(crate) fn collect(&mut self, out: &mut [SampleOut]) -> Result<(), DeviceError> {
+        self.fetched.wait()?;
         for (row, out) in self.results.bytes().chunks_exact(ROW).zip(out) {
             *out = result(row);
         }

@@ -1,7 +1,5 @@
 //! Stored tensors into their regions, at load.
 
-use std::sync::Mutex;
-
 use arrayvec::ArrayVec;
 use ignis_backend::DeviceError;
 use ignis_formats::quant;
@@ -9,15 +7,14 @@ use ignis_ops::{RowOrder, WeightKind, WeightSpec};
 
 use crate::blocks::{GROUP_ROWS, group_bytes, write_group};
 use crate::driver::Context;
+use crate::loading::{PIECE_BYTES, Uploader, check_finite, share};
 use crate::memory::Memory;
-
-/// Bytes that are converted and copied at once.
-const PIECE_BYTES: usize = 64 << 20;
 
 /// Converts one weight into its region, which starts at `at`.
 pub(crate) fn put(
     context: &Context,
     memory: &Memory,
+    uploader: &mut Uploader,
     weight: &WeightSpec,
     stored: &[&[u8]],
     at: u64,
@@ -25,12 +22,12 @@ pub(crate) fn put(
     let &[stored] = stored else {
         return Err(wrong_bytes(weight, stored.len() as u64, 1));
     };
-    if let Err(block) = quant::check_finite(weight.dtype, stored) {
+    if let Err(block) = check_finite(weight.dtype, stored) {
         return Err(DeviceError::NotFinite { name: weight.name.clone(), block: block as u64 });
     }
     match weight.kind {
         WeightKind::Vector => memory.write(context, at, &vector(weight, stored)?),
-        _ => put_matrix(context, memory, weight, stored, at),
+        _ => put_matrix(context, memory, uploader, weight, stored, at),
     }
 }
 
@@ -45,6 +42,7 @@ fn unsupported(weight: &WeightSpec) -> DeviceError {
 fn put_matrix(
     context: &Context,
     memory: &Memory,
+    uploader: &mut Uploader,
     weight: &WeightSpec,
     stored: &[u8],
     at: u64,
@@ -63,43 +61,23 @@ fn put_matrix(
             return Err(wrong_bytes(weight, stored.len() as u64, needed as u64));
         }
     }
-    let step = (PIECE_BYTES / group).max(1) * GROUP_ROWS;
-    let mut piece = vec![0; group * rows.min(step).div_ceil(GROUP_ROWS)];
-    for first in (0..rows).step_by(step) {
-        let count = step.min(rows - first);
-        let used = &mut piece[..group * count.div_ceil(GROUP_ROWS)];
-        fill(used, group, |at, out| {
-            let rows = first + at * GROUP_ROWS..(first + (at + 1) * GROUP_ROWS).min(first + count);
-            let stored = rows.map(|row| {
+    let at_once = (PIECE_BYTES / group).max(1);
+    let groups = rows.div_ceil(GROUP_ROWS);
+    for first in (0..groups).step_by(at_once) {
+        let piece = uploader.piece(group * at_once.min(groups - first))?;
+        share(piece, group, |i, out| {
+            let from = (first + i) * GROUP_ROWS;
+            let stored = (from..rows.min(from + GROUP_ROWS)).map(|row| {
                 let from = weight.order.stored_row(row as u32) as usize * stored_row;
                 &stored[from..from + stored_row]
             });
             let stored: ArrayVec<&[u8], GROUP_ROWS> = stored.collect();
+            out.fill(0);
             write_group(weight.dtype, &stored, out);
         });
-        memory.write(context, at + (first / GROUP_ROWS * group) as u64, used)?;
+        uploader.send(context, memory, at + (first * group) as u64)?;
     }
     Ok(())
-}
-
-/// Has `write` fill every group of `piece`, shared among the processors. A group holds zeros before.
-fn fill(piece: &mut [u8], group: usize, write: impl Fn(usize, &mut [u8]) + Sync) {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let groups = Mutex::new(piece.chunks_exact_mut(group).enumerate());
-    let work = || {
-        loop {
-            let next = groups.lock().expect("writing does not panic").next();
-            let Some((at, out)) = next else { return };
-            out.fill(0);
-            write(at, out);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
-    });
 }
 
 /// A vector's values as the program wants them, f32.

@@ -2,15 +2,16 @@
 //!
 //! Ignored where `cargo test` runs without a card; `make gpu` runs them on one.
 
+mod recorded;
 #[path = "../../cpu/tests/support/mod.rs"]
 mod support;
 
-use ignis_backend::{Activations, Device, KvFormat, LaneSampling};
+use ignis_backend::{Activations, Device, KvFormat, LaneSampling, StoredActivations};
 use ignis_cpu::CpuOptions;
 use ignis_cpu::simd::Isa;
 use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
 use ignis_ops::{SampleOut, Sampling};
-use ignis_types::DType;
+use ignis_types::{Bytes, DType};
 use support::{Dice, LIMITS, Rig, Shape, TINY, llama, naive, prompt};
 
 const WIDE: Shape = Shape { hidden: 256, inner: 512, head_dim: 64, heads: 8, ..TINY };
@@ -28,14 +29,25 @@ const SHAPES: [Shape; 9] = [
     Shape { matrices: DType::Q8_0, heads: 4, kv_heads: 1, head_dim: 256, ..WIDE },
 ];
 
-fn card(kv_format: KvFormat) -> CudaDevice {
+/// What a load may be: the arithmetic of products, and the format of the pool.
+type Mode = (StoredActivations, KvFormat);
+
+const MODES: [Mode; 4] = [
+    (StoredActivations::Bf16, KvFormat::Bf16),
+    (StoredActivations::Bf16, KvFormat::F32),
+    (StoredActivations::F32, KvFormat::Bf16),
+    (StoredActivations::F32, KvFormat::F32),
+];
+const FAST: Mode = MODES[0];
+
+fn card((activations, kv_format): Mode) -> CudaDevice {
     let path = |name| std::env::var_os(name).map(Into::into);
     let libraries = Libraries { nvrtc: path("CARD_NVRTC"), cache: path("CARD_KERNELS") };
-    CudaDevice::new(&CudaOptions { kv_format, libraries }).unwrap()
+    CudaDevice::new(&CudaOptions { kv_format, activations, dtypes: None, libraries }).unwrap()
 }
 
-fn rig(shape: &Shape, kv_format: KvFormat) -> Rig<CudaDevice> {
-    let mut rig = Rig::on(card(kv_format), llama(shape), LIMITS);
+fn rig(shape: &Shape, mode: Mode) -> Rig<CudaDevice> {
+    let mut rig = Rig::on(card(mode), llama(shape), LIMITS);
     poison(&mut rig);
     rig
 }
@@ -54,6 +66,20 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|l| l.to_bits()).collect()
 }
 
+/// Largest difference from float64 that a mode may have, in parts of the largest logit.
+///
+/// f32 keeps 16 bits of every factor, bf16 keeps 8. What that comes to was simulated in float64, on
+/// 120 random models of these shapes: at most 1.8 % for plain weights; 4.7 % for four bits with a
+/// scale and a minimum, whose rounding a group of 32 columns shares.
+fn bound(shape: &Shape, activations: StoredActivations) -> f64 {
+    let plain = [DType::BF16, DType::F16, DType::F32];
+    match activations {
+        StoredActivations::F32 => 1e-4,
+        _ if plain.contains(&shape.matrices) && plain.contains(&shape.table) => 2.5e-2,
+        StoredActivations::Bf16 => 6e-2,
+    }
+}
+
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn logits_are_those_of_the_naive_forward() {
@@ -61,15 +87,18 @@ fn logits_are_those_of_the_naive_forward() {
         for len in [1, 8, 9, 33, 63, 64, 65, 300] {
             let tokens = prompt(len, shape.vocab, len as u64);
             let exact = naive::logits(&llama(&shape), &tokens);
-            let found = &rig(&shape, KvFormat::F32).round(&[(3, 0, &tokens)])[0];
             let scale = exact.iter().fold(1.0f64, |most, l| most.max(l.abs()));
-            let worst = exact
-                .iter()
-                .zip(found)
-                .map(|(a, b)| (a - f64::from(*b)).abs() / scale)
-                .fold(0.0, |most, d| if d > most || d.is_nan() { d } else { most });
-            println!("{} {} len {len}: off by {worst:.2e}", shape.matrices, shape.head_dim);
-            assert!(worst < 1e-4, "{shape:?} {len}: off by {worst}");
+            for mode in [FAST, (StoredActivations::F32, KvFormat::F32)] {
+                let found = &rig(&shape, mode).round(&[(3, 0, &tokens)])[0];
+                let worst = exact
+                    .iter()
+                    .zip(found)
+                    .map(|(a, b)| (a - f64::from(*b)).abs() / scale)
+                    .fold(0.0, |most, d| if d > most || d.is_nan() { d } else { most });
+                let name = mode.0.name();
+                println!("{} {} {name} len {len}: {worst:.2e}", shape.matrices, shape.head_dim);
+                assert!(worst < bound(&shape, mode.0), "{shape:?} {mode:?} {len}: off by {worst}");
+            }
         }
     }
 }
@@ -89,15 +118,15 @@ fn chunked(rig: &mut Rig<CudaDevice>, lane: u32, tokens: &[u32], chunk: usize) -
 #[ignore = "needs an NVIDIA card"]
 fn bits_do_not_depend_on_chunks() {
     for shape in SHAPES {
-        for kv_format in [KvFormat::Bf16, KvFormat::F32] {
+        for mode in MODES {
             let tokens = prompt(600, shape.vocab, 5);
-            let mut rig = rig(&shape, kv_format);
+            let mut rig = rig(&shape, mode);
             let expected = bits(&chunked(&mut rig, 0, &tokens, 600));
             assert!(expected.iter().all(|&b| f32::from_bits(b).is_finite()));
             for (lane, chunk) in [1, 7, 8, 17, 33, 64, 257].into_iter().enumerate() {
                 poison(&mut rig);
                 let found = bits(&chunked(&mut rig, lane as u32 + 1, &tokens, chunk));
-                assert_eq!(expected, found, "{shape:?} {kv_format:?} {chunk}");
+                assert_eq!(expected, found, "{shape:?} {mode:?} {chunk}");
             }
         }
     }
@@ -107,29 +136,62 @@ fn bits_do_not_depend_on_chunks() {
 #[ignore = "needs an NVIDIA card"]
 fn bits_do_not_depend_on_batch_mates() {
     for shape in SHAPES {
-        let lens = [5, 300, 64, 63, 129, 1, 511, 258];
-        let prompts: Vec<Vec<u32>> =
-            lens.iter().map(|&len| prompt(len, shape.vocab, len as u64)).collect();
-        let mut alone = rig(&shape, KvFormat::Bf16);
-        let mut expected = vec![];
-        for (lane, tokens) in prompts.iter().enumerate() {
-            chunked(&mut alone, lane as u32, tokens, 640);
-            let next = [lane as u32 + 1];
-            let at = tokens.len() as u32;
-            expected.push(bits(&alone.round(&[(lane as u32, at, &next)])[0]));
+        for mode in [FAST, (StoredActivations::F32, KvFormat::Bf16)] {
+            batch_mates(&shape, mode);
         }
-        let mut together = rig(&shape, KvFormat::Bf16);
-        for (lane, tokens) in prompts.iter().enumerate() {
-            chunked(&mut together, 7 - lane as u32, tokens, 100);
-        }
-        let ids: Vec<[u32; 1]> = (1..=8).map(|id| [id]).collect();
-        let parts: Vec<(u32, u32, &[u32])> = (0..8)
-            .map(|lane| (7 - lane as u32, prompts[lane].len() as u32, ids[lane].as_slice()))
-            .collect();
-        poison(&mut together);
-        let found = together.round(&parts);
-        for (lane, logits) in found.iter().enumerate() {
-            assert_eq!(expected[lane], bits(logits), "{shape:?} lane {lane}");
+    }
+}
+
+fn batch_mates(shape: &Shape, mode: Mode) {
+    let lens = [5, 300, 64, 63, 129, 1, 511, 258];
+    let prompts: Vec<Vec<u32>> =
+        lens.iter().map(|&len| prompt(len, shape.vocab, len as u64)).collect();
+    let mut alone = rig(shape, mode);
+    let mut expected = vec![];
+    for (lane, tokens) in prompts.iter().enumerate() {
+        chunked(&mut alone, lane as u32, tokens, 640);
+        let next = [lane as u32 + 1];
+        let at = tokens.len() as u32;
+        expected.push(bits(&alone.round(&[(lane as u32, at, &next)])[0]));
+    }
+    let mut together = rig(shape, mode);
+    for (lane, tokens) in prompts.iter().enumerate() {
+        chunked(&mut together, 7 - lane as u32, tokens, 100);
+    }
+    let ids: Vec<[u32; 1]> = (1..=8).map(|id| [id]).collect();
+    let parts: Vec<(u32, u32, &[u32])> = (0..8)
+        .map(|lane| (7 - lane as u32, prompts[lane].len() as u32, ids[lane].as_slice()))
+        .collect();
+    poison(&mut together);
+    let found = together.round(&parts);
+    for (lane, logits) in found.iter().enumerate() {
+        assert_eq!(expected[lane], bits(logits), "{shape:?} {mode:?} lane {lane}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn bits_do_not_depend_on_where_pages_lie() {
+    for shape in SHAPES {
+        for mode in [FAST, (StoredActivations::F32, KvFormat::Bf16)] {
+            let mut rig = rig(&shape, mode);
+            let tokens = prompt(300, shape.vocab, 9);
+            chunked(&mut rig, 0, &tokens, 128);
+            let Bytes(page) = rig.device.layout().kv_page_bytes(&rig.program.kv).unwrap();
+            let at = |rig: &Rig<CudaDevice>, lane: usize, i: usize| {
+                let page_id = rig.tables[lane * rig.stride + i];
+                rig.addresses.kv_pool + u64::from(page_id) * page
+            };
+            // To the host and to lane 5; then on the card, to lane 6.
+            let mut held = vec![0; page as usize];
+            for i in 0..5 {
+                let (first, fifth, sixth) = (at(&rig, 0, i), at(&rig, 5, i), at(&rig, 6, i));
+                rig.device.read(first, &mut held).unwrap();
+                rig.device.write(fifth, &held).unwrap();
+                rig.device.copy(fifth, sixth, Bytes(page)).unwrap();
+            }
+            let [a, b, c] = [0, 5, 6].map(|lane| bits(&rig.round(&[(lane, 300, &[3])])[0]));
+            assert!(a == b && b == c, "{shape:?} {mode:?}");
         }
     }
 }
@@ -149,7 +211,7 @@ fn samples_are_those_of_the_cpu() {
     let options =
         CpuOptions { threads: 1, activations: Activations::F32, kv_format: KvFormat::Bf16 };
     let mut cpu = Rig::of(llama(&shape), limits, options, Isa::detect());
-    let mut gpu = Rig::on(card(KvFormat::Bf16), llama(&shape), limits);
+    let mut gpu = Rig::on(card(FAST), llama(&shape), limits);
     let plain = Sampling::default();
     let kinds = [
         Sampling { temperature: 0.0, logprobs: Some(20), ..plain.clone() },

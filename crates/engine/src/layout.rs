@@ -108,8 +108,12 @@ pub fn lay_out(
         Rows::Round => u64::from(limits.round_rows_max()),
         Rows::Logits => u64::from(limits.lanes_max),
     };
+    let in_memory = device.buffers_in_memory(program);
     let bytes_of = |id: BufferId| {
         let spec = program.buffer(id);
+        if !in_memory[id.0 as usize] {
+            return Ok(Bytes::ZERO);
+        }
         Bytes(4).times(u64::from(spec.width))?.times(rows_of(spec.rows))
     };
     let (shared, packed) = pack_buffers(program, device.align(), bytes_of)?;
@@ -141,6 +145,11 @@ pub fn lay_out(
         (program.logits, layout.region(PlanLine::Sampling, "logits", bytes_of(program.logits)?)?);
     let lane_bytes = device.sampling_lane_bytes(program.vocab)?.plus(Bytes(SAMPLE_ROW_BYTES))?;
     let sampling = layout.region(PlanLine::Sampling, "candidates", lane_bytes.times(lanes)?)?;
+
+    let graphs = device.graph_bytes(program, limits)?;
+    if graphs > Bytes::ZERO {
+        layout.outside(PlanLine::DecodeGraph, graphs);
+    }
 
     let pool = device.kv_page_bytes(&program.kv)?.times(u64::from(limits.pages))?;
     let kv_pool = layout.region(PlanLine::KvPool, "pages", pool)?;

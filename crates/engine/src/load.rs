@@ -134,6 +134,7 @@ fn seat(
     let moves = Moves::new(state, tiers(storage, identity, &sizes, limits)?);
     device.bind(program, &addresses, limits)?;
     put_weights(&mut *device)?;
+    device.weights_arrived()?;
     let arena = building.seal(plan, &DeviceSpace(&mut *device))?;
     let mut engine = Engine::new(device, arena, *limits, program.vocab, pages, slots, moves);
     engine.warm_up()?;

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
-use ignis_backend::{Activations, DeviceLayout, KvFormat, StoredLayout};
+use ignis_backend::{Activations, DeviceLayout, KvFormat, StoredActivations, StoredLayout};
 use ignis_cpu::{CpuLayout, CpuOptions};
 use ignis_engine::{Needs, needs};
 use ignis_formats::{Checkpoint, FormatError};
 use ignis_models::{Family, Model};
 use ignis_types::{Bytes, Limits, PlanLine};
+
+const STORED: StoredLayout =
+    StoredLayout { kv_format: KvFormat::Bf16, activations: StoredActivations::Bf16 };
 
 /// The text part of Qwen3.8-27B, which 3.5 and 3.6 share.
 const QWEN_27B: &str = r#"{
@@ -55,8 +58,7 @@ fn the_27b_is_priced_from_its_config() {
 
     let options =
         CpuOptions { threads: 1, activations: Activations::Int8, kv_format: KvFormat::Bf16 };
-    let layouts: [Box<dyn DeviceLayout>; 2] =
-        [Box::new(CpuLayout::new(options)), Box::new(StoredLayout { kv_format: KvFormat::Bf16 })];
+    let layouts: [Box<dyn DeviceLayout>; 2] = [Box::new(CpuLayout::new(options)), Box::new(STORED)];
     for layout in layouts {
         let limits = |lanes_max| Limits {
             lanes_max,

@@ -98,6 +98,28 @@ impl Op {
         }
     }
 
+    /// Whether the op reads or writes a buffer.
+    pub fn touches(&self, id: BufferId) -> bool {
+        let mut touched = false;
+        self.buffers(|other| touched |= other == id);
+        touched
+    }
+
+    /// Whether the op writes all of a buffer and reads nothing of it; `false` where it says nothing
+    /// about that.
+    pub fn overwrites(&self, id: BufferId) -> bool {
+        self.touches(id)
+            && match self {
+                Op::Embed(_) => true,
+                Op::RmsNorm(op) => op.x != id,
+                Op::Linear(op) => op.x != id && !op.accumulate,
+                Op::PagedAttention(op) => op.q != id,
+                Op::SwiGlu(op) => op.gate != id && op.up != id,
+                Op::GatherRows(op) => op.x != id,
+                _ => false,
+            }
+    }
+
     /// Calls `visit` with every activation buffer that the op reads or writes.
     pub fn buffers(&self, mut visit: impl FnMut(BufferId)) {
         match self {

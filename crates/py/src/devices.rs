@@ -2,15 +2,18 @@
 
 use std::path::PathBuf;
 
-use ignis_backend::{Activations, Device, DeviceLayout, KvFormat, StoredLayout};
+use ignis_backend::{Activations, Device, DeviceLayout, KvFormat, StoredActivations, StoredLayout};
 use ignis_cpu::{CpuDevice, CpuLayout, CpuOptions};
 use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
+use ignis_ops::{Program, WeightKind};
 use ignis_sim::SimLayout;
+use ignis_types::DType;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors::from_engine;
 use crate::facts::CudaFacts;
+use crate::model::Source;
 
 /// Which device, and how it is run.
 #[pyclass(frozen, module = "ignis._native")]
@@ -25,7 +28,8 @@ pub(crate) struct DeviceOptions {
     #[pyo3(get)]
     activations: String,
     kv: KvFormat,
-    act: Activations,
+    /// For the CPU, and for a card.
+    act: (Activations, StoredActivations),
     libraries: Libraries,
 }
 
@@ -36,7 +40,7 @@ impl DeviceOptions {
         device,
         threads = 1,
         kv_format = "bf16",
-        activations = "int8",
+        activations = None,
         nvrtc = None,
         kernels = None,
     ))]
@@ -44,7 +48,7 @@ impl DeviceOptions {
         device: &str,
         threads: usize,
         kv_format: &str,
-        activations: &str,
+        activations: Option<&str>,
         nvrtc: Option<PathBuf>,
         kernels: Option<PathBuf>,
     ) -> PyResult<Self> {
@@ -62,9 +66,13 @@ impl DeviceOptions {
             "f32" => KvFormat::F32,
             other => return Err(unknown("kv_format", other, "bf16 or f32")),
         };
+        let on_card = device == "cuda";
+        let activations = activations.unwrap_or(if on_card { "bf16" } else { "int8" });
         let act = match activations {
-            "int8" => Activations::Int8,
-            "f32" => Activations::F32,
+            "f32" => (Activations::F32, StoredActivations::F32),
+            "bf16" if on_card => (Activations::Int8, StoredActivations::Bf16),
+            "int8" if !on_card => (Activations::Int8, StoredActivations::Bf16),
+            other if on_card => return Err(unknown("activations", other, "bf16 or f32")),
             other => return Err(unknown("activations", other, "int8 or f32")),
         };
         Ok(DeviceOptions {
@@ -95,12 +103,13 @@ impl DeviceOptions {
         py.detach(|| ignis_cuda::probe(&self.libraries)).into()
     }
 
-    /// Bytes that the driver takes beside the reservation, by line.
-    fn measured(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, u64)>> {
+    /// Bytes that the driver takes beside the reservation, by line, with the kernels of a model.
+    fn measured(&self, py: Python<'_>, model: Source<'_>) -> PyResult<Vec<(&'static str, u64)>> {
         if self.device != "cuda" {
             return Ok(vec![]);
         }
-        let lines = py.detach(|| ignis_cuda::measured(&self.libraries));
+        let options = self.cuda(&model.model(py)?.program);
+        let lines = py.detach(|| ignis_cuda::measured(&options));
         let lines = lines.map_err(|e| from_engine(e.into()))?;
         Ok(lines.iter().map(|(line, bytes)| (line.name(), bytes.0)).collect())
     }
@@ -118,31 +127,52 @@ pub(crate) struct CudaCard {
 
 impl DeviceOptions {
     fn cpu(&self) -> CpuOptions {
-        CpuOptions { threads: self.threads, activations: self.act, kv_format: self.kv }
+        CpuOptions { threads: self.threads, activations: self.act.0, kv_format: self.kv }
+    }
+
+    fn cuda(&self, program: &Program) -> CudaOptions {
+        CudaOptions {
+            kv_format: self.kv,
+            activations: self.act.1,
+            dtypes: Some(matrix_dtypes(program)),
+            libraries: self.libraries.clone(),
+        }
     }
 
     /// The sizes of the device, which need not be here.
     pub(crate) fn layout(&self) -> Box<dyn DeviceLayout> {
         match self.device.as_str() {
-            "cuda" => Box::new(StoredLayout { kv_format: self.kv }),
+            "cuda" => Box::new(StoredLayout { kv_format: self.kv, activations: self.act.1 }),
             "sim" => Box::new(SimLayout),
             _ => Box::new(CpuLayout::new(self.cpu())),
         }
     }
 
-    /// The device itself.
-    pub(crate) fn open(&self) -> PyResult<Box<dyn Device>> {
+    /// The device itself, for a load of `program`.
+    pub(crate) fn open(&self, program: &Program) -> PyResult<Box<dyn Device>> {
         if self.device == "cpu" {
             let device = CpuDevice::new(self.cpu()).map_err(|e| from_engine(e.into()))?;
             return Ok(Box::new(device));
         }
         if self.device == "cuda" {
-            let libraries = self.libraries.clone();
-            let device = CudaDevice::new(&CudaOptions { kv_format: self.kv, libraries });
+            let device = CudaDevice::new(&self.cuda(program));
             return Ok(Box::new(device.map_err(|e| from_engine(e.into()))?));
         }
         Err(PyValueError::new_err(format!("device {:?} cannot load a model", self.device)))
     }
+}
+
+/// Dtypes of the matrices that rows are multiplied with.
+fn matrix_dtypes(program: &Program) -> Vec<DType> {
+    let is_matrix = |kind| matches!(kind, WeightKind::Matrix | WeightKind::TableAndMatrix);
+    let matrices = program.weights.iter().filter(|weight| is_matrix(weight.kind));
+    let mut dtypes: Vec<DType> = vec![];
+    for weight in matrices {
+        if !dtypes.contains(&weight.dtype) {
+            dtypes.push(weight.dtype);
+        }
+    }
+    dtypes
 }
 
 /// Bytes of the card that the driver counts to a process; `None` where it does not say.

@@ -101,7 +101,7 @@ impl Engine {
             })
             .collect::<PyResult<Vec<_>>>()?;
         let progress = progress.map(|p| Arc::clone(&p.0)).unwrap_or_default();
-        let (limits, device) = (limits.native(), options.open()?);
+        let (limits, device) = (limits.native(), options.open(&model.model(py)?.program)?);
         let tiers = tiers.cloned().unwrap_or_default();
         let (random, path) = match model {
             Source::Random(random) => (Some(random.model()?), PathBuf::new()),

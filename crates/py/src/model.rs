@@ -32,7 +32,8 @@ pub(crate) struct ModelInfo {
     context_trained: u32,
 }
 
-fn open(path: &Path) -> PyResult<(Checkpoint, Model)> {
+/// The headers of a checkpoint, and its model.
+pub(crate) fn open(path: &Path) -> PyResult<(Checkpoint, Model)> {
     let checkpoint = Checkpoint::open_header(path)
         .map_err(|error| errors::FileError::new_err(error.to_string()))?;
     let model = Model::of(&checkpoint).map_err(errors::from_model)?;

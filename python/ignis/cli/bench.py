@@ -29,6 +29,7 @@ from ignis.plan import device_to_run
 from ignis.plan.core import native_errors
 from ignis.plan.cores import physical_cores
 from ignis.plan.cuda import device_options
+from ignis.plan.plan import activations_of
 from ignis.server.loading import text_of_model
 
 PAGE_TOKENS = 64
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--only", action="append", metavar="ROW", help=f"this row only; repeatable. Rows: {rows}")
     add("--perplexity", metavar="FILE", type=Path, help="score this text instead of timing")
     add("--json", metavar="FILE", help="write the record to FILE; - for standard output")
-    add_option_flags(parser, ("", "model", "cpu", "cache"))
+    add_option_flags(parser, ("", "model", "cpu", "cuda", "cache"))
 
 
 def main(args: argparse.Namespace) -> int:
@@ -96,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
         model=model,
         device=device.kind,
         threads=args.threads or config.cpu.threads or physical_cores(),
-        activations=config.cpu.activations,
+        activations=activations_of(config, kind),
         kv_format=config.model.kv_format,
         chunk_tokens=config.model.prefill_chunk or device.chunk_tokens,
     )
@@ -140,7 +141,7 @@ def load(options: LoadOptions, lanes: int, pages_a_lane: int, pages: int) -> Eng
     )
     with native_errors():
         need = needs(options.model, limits, device)
-        lines = dict(need.lines) | dict(device.measured())
+        lines = dict(need.lines) | dict(device.measured(options.model))
         plan = [*lines.items(), ("kv_pool", pages * need.kv_page_bytes)]
         return Engine.load(options.model, limits, device, plan)
 

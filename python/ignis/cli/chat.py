@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     talk.add_argument("--max-tokens", type=int, metavar="N", help="the longest answer")
     talk.add_argument("--temperature", type=float, help="0 always takes the likeliest token")
     talk.add_argument("--seed", type=int, help="repeat an answer")
-    add_option_flags(parser, ("", "model", "vram", "cpu", "cache"))
+    add_option_flags(parser, ("", "model", "vram", "cpu", "cuda", "cache"))
 
 
 def main(args: argparse.Namespace) -> int:

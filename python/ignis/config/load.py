@@ -24,6 +24,7 @@ from ignis.config.options import (
     REMOVED,
     CacheOptions,
     CpuOptions,
+    CudaOptions,
     KvDiskOptions,
     LogOptions,
     ModelOptions,
@@ -64,6 +65,7 @@ class Config(RootOptions):
     model: ModelOptions = field(default_factory=ModelOptions)
     vram: VramOptions = field(default_factory=VramOptions)
     cpu: CpuOptions = field(default_factory=CpuOptions)
+    cuda: CudaOptions = field(default_factory=CudaOptions)
     server: ServerOptions = field(default_factory=ServerOptions)
     reuse: ReuseOptions = field(default_factory=ReuseOptions)
     kv_disk: KvDiskOptions = field(default_factory=KvDiskOptions)

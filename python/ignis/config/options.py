@@ -259,6 +259,19 @@ class CpuOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CudaOptions:
+    """How an NVIDIA card runs."""
+
+    activations: str = option(
+        Choice(("bf16", "f32")),
+        "bf16",
+        "Arithmetic of products: inputs and weights rounded to bf16, or f32, which keeps 16 bits "
+        "of both and is slower.",
+        applies_to="device cuda",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """The HTTP server."""
 
@@ -342,6 +355,7 @@ GROUPS: dict[str, type] = {
     "model": ModelOptions,
     "vram": VramOptions,
     "cpu": CpuOptions,
+    "cuda": CudaOptions,
     "server": ServerOptions,
     "reuse": ReuseOptions,
     "kv_disk": KvDiskOptions,

@@ -42,7 +42,7 @@ class PlanCore(Protocol):
     def sizes(self, path: str, device: str, ask: Ask) -> Sizes: ...
     def free_bytes(self, device: str) -> int: ...
     def disk_available(self, folder: Path) -> int: ...
-    def measured(self, device: str) -> tuple[tuple[str, int], ...]: ...
+    def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]: ...
 
 
 class NativeCore:
@@ -129,10 +129,11 @@ class NativeCore:
             except _native.MemoryRefusedError as error:
                 raise PlanError(str(error)) from error
 
-    def measured(self, device: str) -> tuple[tuple[str, int], ...]:
-        """Bytes of the lines that the driver takes, forced and measured: opens the device."""
+    def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]:
+        """Bytes of the lines that the driver takes for this model, forced and measured: opens the
+        device."""
         with native_errors():
-            return tuple(device_options(device).measured())
+            return tuple(device_options(device).measured(path))
 
 
 @contextmanager

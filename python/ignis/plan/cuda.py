@@ -29,9 +29,12 @@ def kernels_folder() -> Path:
 
 
 def device_options(
-    kind: str, *, threads: int = 1, kv_format: str = "bf16", activations: str = "int8"
+    kind: str, *, threads: int = 1, kv_format: str = "bf16", activations: str | None = None
 ) -> _native.DeviceOptions:
-    """Options of the core for a kind of device, with the libraries that a card needs."""
+    """Options of the core for a kind of device, with the libraries that a card needs.
+
+    `activations` None is the default of that kind.
+    """
     from ignis import _native
 
     if kind != "cuda":

@@ -96,8 +96,8 @@ class Plan:
 
     @property
     def allocated_at_load_bytes(self) -> int:
-        """What the load itself reserves: all but the driver's part and the residual."""
-        outside = {"cuda_context", "residual"}
+        """What the load itself reserves: all but what the driver takes."""
+        outside = {"cuda_context", "residual", "decode_graph"}
         return sum(line.bytes for line in self.lines if line.name not in outside)
 
     def line_bytes(self) -> list[tuple[str, int]]:
@@ -133,13 +133,18 @@ def make_plan(
         host_free_bytes = core.free_bytes("cpu")
     # Only after free memory is read: measuring makes a context.
     is_here = device.kind == "cuda" and device.total_bytes is None
-    measured = core.measured(device.kind) if is_here else ()
+    measured = core.measured(info.path, device.kind) if is_here else ()
     ask = ask_for(config, info, device, free_bytes, host_free_bytes)
     sizes_of = sizes_by_ask(core, info.path, device.kind)
     sizes_of = _with_lines(sizes_of, measured or device.recorded)
     plan = plan_ask(ask, info, device, sizes_of)
     disk = plan_disk(config, core, window_bytes=plan.window_bytes, image_windows=plan.image_windows)
     return replace(plan, disk=disk)
+
+
+def activations_of(config: Config, kind: str) -> str:
+    """The arithmetic that a config names for a kind of device."""
+    return config.cuda.activations if kind == "cuda" else config.cpu.activations
 
 
 def ask_for(
@@ -181,7 +186,7 @@ def ask_for(
         chunk_tokens=config.model.prefill_chunk or chunk,
         threads=config.cpu.threads or physical_cores() if device.kind == "cpu" else 1,
         kv_format=config.model.kv_format,
-        activations=config.cpu.activations,
+        activations=activations_of(config, device.kind),
         retained_device=config.reuse.retained_device,
         retained_host=slots,
         kv_ram_bytes=config.reuse.kv_host_pool_bytes,

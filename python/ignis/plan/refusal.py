@@ -216,8 +216,9 @@ def _knobs(ask: Ask, sizes_of: SizesOf) -> Iterator[_Knob]:
     ]
     if ask.kv_format != "bf16":
         knobs.append(word("model.kv_format", "kv_format", "bf16"))
-    if ask.activations != "int8":
-        knobs.append(word("cpu.activations", "activations", "int8"))
+    option, smaller = ("cpu", "int8") if ask.shares_memory else ("cuda", "bf16")
+    if ask.activations == "f32":
+        knobs.append(word(f"{option}.activations", "activations", smaller))
     if ask.pool is not None:
         knobs.append(_pool_knob(ask, ask.pool, sizes_of))
     yield from (knob for knob in knobs if knob.ascending)

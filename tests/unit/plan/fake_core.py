@@ -54,7 +54,7 @@ class FakeCore:
     def disk_available(self, folder: Path) -> int:
         return self.disk
 
-    def measured(self, device: str) -> tuple[tuple[str, int], ...]:
+    def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]:
         return (("cuda_context", 500 << 20), ("residual", 4 << 20))
 
     def sizes(self, path: str, device: str, ask: Ask) -> Sizes:

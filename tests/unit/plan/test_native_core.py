@@ -20,16 +20,33 @@ ASK = Ask(context_tokens=64, lanes=2, chunk_tokens=64, free_bytes=0)
 CORE = NativeCore()
 
 
+def test_a_card_plans_both_halves_of_pairs() -> None:
+    path = CORE.inspect(str(GOLDEN / "qwen3")).path
+    plans = [
+        dict(CORE.sizes(path, "cuda", replace(ASK, activations=activations)).lines)
+        for activations in ("bf16", "f32")
+    ]
+    assert plans[0]["weights"] == plans[1]["weights"]
+    assert plans[0]["decode_graph"] < plans[1]["decode_graph"]  # one launch more a layer
+    # 66 rows padded to 128: two inputs of 256 columns, or one in pairs.
+    assert plans[0]["workspace"] == plans[1]["workspace"]
+    with pytest.raises(ValueError, match="expected bf16 or f32"):
+        CORE.sizes(path, "cuda", ASK)
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_core_gives_every_line_in_order(name: str, device: str) -> None:
     model = CORE.inspect(str(GOLDEN / name))
-    sizes = CORE.sizes(model.path, device, ASK)
+    ask = replace(ASK, activations="bf16" if device == "cuda" else "int8")
+    sizes = CORE.sizes(model.path, device, ask)
     assert [line for line, _ in sizes.lines] == [line for line in VRAM_LINES if line != "kv_pool"]
     assert sizes.page_tokens == 64
     row = 2 * model.kv_heads * model.head_dim * 2  # K and V, in bf16
     assert sizes.kv_page_bytes >= 64 * model.layers * row
     assert dict(sizes.lines)["weights"] > 0
+    # Only a card records rounds, and the bound of what that takes needs no card.
+    assert (dict(sizes.lines)["decode_graph"] > 0) == (device == "cuda")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -285,6 +285,23 @@ def test_a_card_that_is_here_is_taken_and_what_its_driver_takes_is_measured(
     assert not any(line.estimated for line in plan.lines)
 
 
+def test_activations_are_those_of_the_device_that_is_planned_for() -> None:
+    named = {"cpu__activations": "f32"}
+    assert plan_of(**named).activations == "f32"
+    assert plan_of(device=device_to_plan("h200"), **named).activations == "bf16"
+    plan = plan_of(device=device_to_plan("h200"), cuda__activations="f32")
+    assert plan.activations == "f32"
+    assert plan_of(cuda__activations="f32").activations == "int8"
+
+
+def test_what_the_driver_takes_is_not_allocated_at_load() -> None:
+    plan = plan_of(device=device_to_plan("h200"))
+    lines = {line.name: line.bytes for line in plan.lines}
+    assert lines["decode_graph"] > 0
+    outside = lines["cuda_context"] + lines["residual"] + lines["decode_graph"]
+    assert plan.allocated_at_load_bytes == plan.total_bytes - outside
+
+
 def test_each_distinct_dry_run_is_done_once() -> None:
     core = FakeCore()
     plan_of(core)

@@ -96,6 +96,7 @@ FIELDS = {
     "model.kv_format": "kv_format",
     "cpu.threads": "threads",
     "cpu.activations": "activations",
+    "cuda.activations": "activations",
     "reuse.retained_device": "retained_device",
     "reuse.retained_host": "retained_host",
     "reuse.kv_host_pool_bytes": "kv_ram_bytes",

@@ -1,0 +1,197 @@
+//! The steps of a bound program, put on the stream for a round.
+
+use ignis_backend::{DeviceError, KvFormat, StoredActivations, StoredLayout};
+use ignis_ops::{KvShape, Rows};
+
+use crate::abi::{Encoded, PoolView, Product, Queries};
+use crate::kernels::{HEAD_DIMS, Kernels, TileKernel};
+use crate::launch::{Launcher, SCALAR_THREADS, SPLIT_QUERIES, TILE_QUERIES, attention_shared};
+use crate::program::{Compiled, Step};
+use crate::round::Counts;
+
+/// The kernels of attention of a load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attention {
+    pub(crate) tiles: TileKernel,
+    pub(crate) split: TileKernel,
+    /// Whether runs are joined by a launch of their own.
+    pub(crate) joins: bool,
+}
+
+/// What launches need beside their step; addresses of device memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fixed {
+    pub(crate) tokens: u64,
+    pub(crate) positions: u64,
+    pub(crate) lanes: u64,
+    pub(crate) logit_rows: u64,
+    pub(crate) tables: u64,
+    /// Entries a lane has in the tables.
+    pub(crate) stride: u32,
+    pub(crate) inv_freq: u64,
+    pub(crate) cos: u64,
+    pub(crate) sin: u64,
+    /// Rotary frequencies, and what multiplies cosines and sines.
+    pub(crate) half: u32,
+    pub(crate) magnitude: f32,
+    pub(crate) pool: u64,
+    pub(crate) kv: KvShape,
+    /// The type that the pool stores: 0 bf16, 1 f32.
+    pub(crate) stored: usize,
+    pub(crate) attention: Attention,
+}
+
+impl Attention {
+    /// Tensor cores where everything is bf16, else scalars.
+    ///
+    /// Errors: a head width that no kernel has.
+    pub(crate) fn new(
+        kernels: &Kernels,
+        layout: StoredLayout,
+        head_dim: u32,
+    ) -> Result<Attention, DeviceError> {
+        let width = HEAD_DIMS.iter().position(|&dim| head_dim <= dim);
+        let width = width.filter(|_| head_dim.is_multiple_of(8) && head_dim > 0);
+        let width = width.ok_or(DeviceError::ShapeUnsupported {
+            what: "head_dim",
+            found: u64::from(head_dim),
+            expected: "a multiple of 8, at most 256",
+        })?;
+        let StoredLayout { kv_format, activations } = layout;
+        if kv_format == KvFormat::Bf16 && activations == StoredActivations::Bf16 {
+            let chosen = kernels.tensor[width];
+            return Ok(Attention { tiles: chosen.tiles, split: chosen.split, joins: false });
+        }
+        let chosen = kernels.scalar[stored(kv_format)][width];
+        let value_bytes = kv_format.dtype().block_bytes() as u32;
+        let kernel = |f, rows| TileKernel {
+            f,
+            rows,
+            threads: SCALAR_THREADS,
+            shared_bytes: attention_shared(rows, head_dim, value_bytes),
+        };
+        Ok(Attention {
+            tiles: kernel(chosen.tiles, TILE_QUERIES),
+            split: kernel(chosen.split, SPLIT_QUERIES),
+            joins: true,
+        })
+    }
+}
+
+/// Index of the kernels that read and write a pool.
+pub(crate) fn stored(kv_format: KvFormat) -> usize {
+    match kv_format {
+        KvFormat::Bf16 => 0,
+        KvFormat::F32 => 1,
+    }
+}
+
+/// Puts the steps of the body or the head on the stream.
+pub(crate) fn walk(
+    run: Launcher<'_>,
+    fixed: &Fixed,
+    compiled: &Compiled,
+    counts: &Counts,
+    (body, head): (bool, bool),
+) -> Result<(), DeviceError> {
+    let steps = &compiled.steps;
+    let from = if body { 0 } else { compiled.head };
+    let to = if head { steps.len() } else { compiled.head };
+    let walker = Walker { run, fixed, counts };
+    steps[from..to].iter().try_for_each(|step| walker.step(step))
+}
+
+struct Walker<'a> {
+    run: Launcher<'a>,
+    fixed: &'a Fixed,
+    counts: &'a Counts,
+}
+
+impl Walker<'_> {
+    fn rows(&self, rows: Rows) -> u32 {
+        match rows {
+            Rows::Round => self.counts.rows,
+            Rows::Logits => self.counts.logit_rows,
+        }
+    }
+
+    fn values(&self, rows: Rows, width: u32) -> u64 {
+        u64::from(self.rows(rows)) * u64::from(width)
+    }
+
+    fn step(&self, step: &Step) -> Result<(), DeviceError> {
+        let Walker { run, fixed, counts } = *self;
+        let angles = (fixed.cos, fixed.sin);
+        let encoded = |rows: Rows, to: Encoded| Encoded { rows: self.rows(rows), ..to };
+        match *step {
+            Step::Angles => run.rope_angles(
+                fixed.positions,
+                fixed.inv_freq,
+                fixed.half,
+                fixed.magnitude,
+                angles,
+                counts.rows,
+            ),
+            Step::Embed { format, table, y } => {
+                run.embed(format, table, fixed.tokens, y, counts.rows)
+            }
+            Step::RmsNorm { rows, x, w, y, groups, width, eps } => {
+                run.rms_norm(x, w, y, (self.rows(rows), groups, width), eps)
+            }
+            Step::NormEncode { rows, x, w, eps, rows_from, to } => {
+                run.norm_encode((x, w), to.cols, eps, rows_from, encoded(rows, to))
+            }
+            Step::Encode { rows, x, to } => run.encode(x, to.cols, encoded(rows, to)),
+            Step::SwiGluEncode { rows, gate, up, to } => {
+                run.swiglu_encode((gate, up), to.cols, encoded(rows, to))
+            }
+            Step::Product { rows, format, ref product } => {
+                let x = encoded(rows, product.x);
+                let to = encoded(rows, product.to);
+                run.product(format, &Product { x, to, ..*product })
+            }
+            Step::Rope { x, heads, head_dim } => {
+                run.rope(x, angles, (heads, head_dim, fixed.half), counts.rows)
+            }
+            Step::KvAppend { layer, k, v } => run.kv_append(
+                fixed.stored,
+                (k, v),
+                (fixed.pool, fixed.tables, fixed.stride),
+                (fixed.positions, fixed.lanes),
+                (fixed.kv.layers, layer, fixed.kv.kv_heads, fixed.kv.head_dim),
+                counts.rows,
+            ),
+            Step::Prepare(ref prepare) => run.prepare(fixed.stored, prepare, counts.rows),
+            Step::Attention { queries, pool } => self.attention(queries, pool),
+            Step::SwiGlu { rows, gate, up, y, width } => {
+                run.swiglu(gate, up, y, self.values(rows, width))
+            }
+            Step::Add { rows, x, y, width } => run.add_rows(x, y, self.values(rows, width)),
+            Step::Gate { rows, gate, y, width } => run.gate_rows(gate, y, self.values(rows, width)),
+            Step::Gather { x, y, width } => {
+                run.gather_rows(x, y, fixed.logit_rows, width, counts.logit_rows)
+            }
+        }
+    }
+
+    /// Tiles of rows that are reduced whole, then rows that are cut into runs.
+    fn attention(&self, queries: Queries, pool: PoolView) -> Result<(), DeviceError> {
+        let Walker { run, fixed, counts } = *self;
+        let to = Encoded { rows: counts.rows, ..queries.to };
+        let queries = Queries { to, ..queries };
+        let kernels = &fixed.attention;
+        if counts.tiles > 0 {
+            run.attention(&kernels.tiles, queries, pool, (counts.tiles, 1))?;
+        }
+        if counts.split == 0 {
+            return Ok(());
+        }
+        let tiles = queries.tiles + 8 * u64::from(counts.tiles);
+        let cut = Queries { tiles, ..queries };
+        run.attention(&kernels.split, cut, pool, (counts.split, counts.runs))?;
+        if kernels.joins {
+            run.attention_join(cut, fixed.kv.head_dim, counts.split)?;
+        }
+        Ok(())
+    }
+}

@@ -6,7 +6,8 @@
 //! of frames in one block of host memory. KV-disk is one file: a label, a table of headers, frames;
 //! an image's header is written last, commits it, and is zeroed to forget it.
 //!
-//! Key properties: a move advances at most one window a step and can be given up between any two;
+//! Key properties: a move advances at most one window a step and can be given up between any two; a
+//! device that copies beside its rounds has a window's frame from one step to a later one;
 //! no call waits for a disk but [`Tiers::wait`], construction and drop; nothing takes memory after
 //! construction; an image is restored byte for byte or refused, never as other bytes.
 //!
@@ -42,4 +43,4 @@ pub use geometry::{
 };
 pub use image::{Found, ImageHead, ImageId, Kind, TOKEN_BYTES, Tier};
 pub use payload::{NoPayload, Payload};
-pub use tiers::{Step, TierLimits, Tiers};
+pub use tiers::{Step, TakeMemory, TierLimits, Tiers};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ignis_backend::Disk;
+use ignis_backend::{BLOCK_BYTES, Blocks, Copied, CopyId, DeviceError, Disk};
 
 use crate::disk_store::{DiskCounts, DiskStore};
 use crate::error::TierError;
@@ -24,6 +24,30 @@ pub struct TierLimits {
     pub window_bytes: u32,
     /// Windows of KV-RAM; 0 turns it off. Those of KV-disk follow from the disk's bytes.
     pub ram_windows: u32,
+}
+
+/// Gives pieces of host memory of so many bytes each: `Device::host_memory`.
+pub type TakeMemory<'a> = &'a mut dyn FnMut(usize, usize) -> Result<Vec<Blocks>, DeviceError>;
+
+/// Memory of the heap.
+pub(crate) fn heap(pieces: usize, bytes: usize) -> Result<Vec<Blocks>, DeviceError> {
+    Blocks::pieces(pieces, bytes.div_ceil(BLOCK_BYTES))
+        .ok_or(DeviceError::Fault { what: "the heap, which does not have it" })
+}
+
+/// Pieces of memory, or what they were for.
+pub(crate) fn take_named(
+    what: &'static str,
+    take: TakeMemory<'_>,
+    pieces: usize,
+    bytes: u32,
+) -> Result<Vec<Blocks>, TierError> {
+    let all = pieces as u64 * u64::from(bytes);
+    take(pieces, bytes as usize).map_err(|error| TierError::Reserve {
+        bytes: all,
+        what,
+        reason: error.to_string(),
+    })
 }
 
 /// What one step of a move did.
@@ -71,6 +95,17 @@ impl Tiers {
         nonce_seed: u64,
         disk: Option<Box<dyn Disk>>,
     ) -> Result<Tiers, TierError> {
+        Tiers::with_memory(limits, identity, nonce_seed, disk, &mut heap)
+    }
+
+    /// The same in memory from `take`: that of a device which copies windows beside its rounds.
+    pub fn with_memory(
+        limits: TierLimits,
+        identity: u128,
+        nonce_seed: u64,
+        disk: Option<Box<dyn Disk>>,
+        take: TakeMemory<'_>,
+    ) -> Result<Tiers, TierError> {
         let bytes = limits.window_bytes;
         if !bytes.is_power_of_two() || bytes < 4096 {
             return Err(TierError::Limit {
@@ -85,8 +120,8 @@ impl Tiers {
             found: u64::from(limits.ram_windows) + u64::from(disk_windows),
             expected: "below 2^32",
         })?;
-        let ram = RamStore::new(limits.ram_windows, bytes)?;
-        let mut disk = disk.map(|disk| DiskStore::new(disk, bytes)).transpose()?;
+        let ram = RamStore::new(limits.ram_windows, bytes, &mut *take)?;
+        let mut disk = disk.map(|disk| DiskStore::new(disk, bytes, take)).transpose()?;
         let mut images = ImageTable::new(places);
         let recovered = match &mut disk {
             Some(store) => recover::recover(store, identity, &mut images)?,
@@ -169,6 +204,12 @@ impl Tiers {
         self.inward.is_some()
     }
 
+    /// True if a window travels to or from a device.
+    pub fn is_travelling(&self) -> bool {
+        let out = self.out.as_ref().is_some_and(MoveOut::is_travelling);
+        out || self.inward.as_ref().is_some_and(MoveIn::is_travelling)
+    }
+
     /// Begins to make an image of a sequence and takes all of its windows. The caller then steps.
     pub fn begin_out(&mut self, head: ImageHead, tier: Tier) -> Result<ImageId, TierError> {
         let nonce = self.nonces.next();
@@ -221,7 +262,22 @@ impl Tiers {
         }
     }
 
-    /// Ends the move out, if one is in flight, and forgets its image.
+    /// Takes back the frame of a window that travels out, from `end`, which waits for it.
+    pub fn settle_out(&mut self, end: &mut dyn FnMut(CopyId) -> Copied) {
+        if let Some(moving) = &mut self.out {
+            let _ = moving.settle(&mut self.ram, self.disk.as_mut(), end);
+        }
+    }
+
+    /// Takes back the frame of a window that travels in, from `end`, which waits for it.
+    pub fn settle_in(&mut self, end: &mut dyn FnMut(CopyId) -> Copied) {
+        if let Some(moving) = &mut self.inward {
+            let _ = moving.settle(&mut self.ram, self.disk.as_mut(), end);
+        }
+    }
+
+    /// Ends the move out, if one is in flight, and forgets its image. No window of it may travel:
+    /// [`Tiers::settle_out`].
     pub fn abandon_out(&mut self) {
         if let Some(moving) = self.out.take() {
             self.give_up_out(&moving);
@@ -248,8 +304,7 @@ impl Tiers {
     pub fn step_in(&mut self, sink: &mut dyn Payload) -> Step {
         self.poll();
         let Some(mut moving) = self.inward.take() else { return Step::Idle };
-        let result = moving.step(&self.ram, self.disk.as_mut(), sink);
-        match result {
+        match moving.step(&mut self.ram, self.disk.as_mut(), sink) {
             Ok(Progress::Waiting) => {
                 self.inward = Some(moving);
                 Step::Waiting
@@ -272,7 +327,8 @@ impl Tiers {
         }
     }
 
-    /// Ends the move in, if one is in flight. Its image stays.
+    /// Ends the move in, if one is in flight. Its image stays. No window of it may travel:
+    /// [`Tiers::settle_in`].
     pub fn abandon_in(&mut self) {
         if let Some(moving) = self.inward.take() {
             self.give_up_in(&moving);
@@ -350,6 +406,7 @@ impl Tiers {
     }
 
     fn give_up_out(&mut self, moving: &MoveOut) {
+        assert!(!moving.is_travelling(), "a window that travels is settled first");
         self.end_copy(moving);
         let image = self.images.remove(moving.image);
         match (image.tier, &mut self.disk) {
@@ -364,6 +421,7 @@ impl Tiers {
     }
 
     fn give_up_in(&mut self, moving: &MoveIn) {
+        assert!(!moving.is_travelling(), "a window that travels is settled first");
         if let Some(disk) = &mut self.disk {
             disk.give_up_in();
         }

@@ -15,6 +15,7 @@ mod fuse;
 mod fused;
 mod host;
 mod layout;
+mod pinned;
 mod stored;
 
 pub use device::{Addresses, COPIES_MAX, Device, LaneSampling};

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use ignis_backend::{
-    Addresses, Device, DeviceError, DeviceLayout, LaneSampling, StoredLayout, StoredScratch,
+    Addresses, Blocks, Copied, CopyId, CopyPart, CopyWay, Device, DeviceError, DeviceLayout,
+    LaneSampling, StoredLayout, StoredScratch,
 };
 use ignis_ops::{Program, Round, SampleOut, WeightId};
 use ignis_types::{Bytes, Limits, Overflow, PlanLine};
 
 use crate::bound::Bound;
+use crate::copies::Copies;
 use crate::graph::Graphs;
+use crate::host::{self, Region};
 use crate::kernels::allow_shared;
 use crate::launch::Launcher;
-use crate::memory::Memory;
+use crate::memory::{Memory, TABLES_AT};
 use crate::open::{self, CudaOptions, Opened};
 use crate::program::{Place, Step, compile};
 use crate::round::{Counts, RoundInputs};
@@ -25,7 +28,11 @@ pub struct CudaDevice {
     layout: StoredLayout,
     bound: Option<Bound>,
     reservations: u64,
+    /// In flight; they end before the reservation goes.
+    copies: Copies,
     memory: Option<Memory>,
+    /// Of slots and windows, as it was asked for, and of tables.
+    pinned: u64,
     opened: Arc<Opened>,
 }
 
@@ -35,15 +42,54 @@ impl CudaDevice {
     /// Errors: `Unavailable`, with what to do; what the compiler or the driver says.
     pub fn new(options: &CudaOptions) -> Result<CudaDevice, DeviceError> {
         let opened = open::open(options)?;
-        let layout =
-            StoredLayout { kv_format: options.kv_format, activations: options.activations };
-        Ok(CudaDevice { layout, bound: None, reservations: 0, memory: None, opened })
+        let layout = StoredLayout {
+            kv_format: options.kv_format,
+            activations: options.activations,
+            tables_on_host: options.tables_on_host,
+        };
+        opened.context.enter()?;
+        let copies = Copies::new()?;
+        let (bound, memory) = (None, None);
+        Ok(CudaDevice { layout, bound, reservations: 0, copies, memory, pinned: 0, opened })
     }
 
-    /// Bytes of host memory that are pinned.
-    pub fn pinned_bytes(&self) -> u64 {
-        let bound = self.bound.as_ref();
-        bound.map_or(0, |bound| bound.inputs.pinned_bytes() + bound.sampler.pinned_bytes())
+    /// Puts tables where the layout wants them; their offsets then name places on the host.
+    fn place_tables(
+        &mut self,
+        program: &Program,
+        addresses: &Addresses,
+    ) -> Result<Addresses, DeviceError> {
+        let mut addresses = addresses.clone();
+        let (places, bytes) = self.layout.tables(program).map_err(too_large)?;
+        if bytes == Bytes::ZERO {
+            return Ok(addresses);
+        }
+        let tables = Region::new(&self.opened.context, bytes.as_usize())?;
+        let memory = self.memory.as_mut().expect("memory is reserved before it is used");
+        memory.place_tables(tables)?;
+        self.pinned += bytes.0;
+        for (at, place) in addresses.weights.iter_mut().zip(places) {
+            *at = place.map_or(*at, |place| TABLES_AT + place);
+        }
+        Ok(addresses)
+    }
+
+    /// Compares what the device has pinned for itself with what was planned.
+    fn check_pinned(
+        &self,
+        program: &Program,
+        limits: &Limits,
+        found: u64,
+    ) -> Result<(), DeviceError> {
+        let planned = self.layout.pinned_bytes(program, limits).map_err(too_large)?;
+        if planned.0 == found {
+            return Ok(());
+        }
+        Err(DeviceError::ShapeUnsupported {
+            what: "pinned memory in bytes",
+            found,
+            expected: "what the layout says",
+        })
     }
 
     /// Kinds of decode rounds that were recorded, and what the driver took for them.
@@ -148,6 +194,9 @@ impl Device for CudaDevice {
         assert!(self.bound.is_none(), "a program is bound once");
         self.opened.context.enter()?;
         let layout = self.layout;
+        let tables_before = self.pinned;
+        let addresses = &self.place_tables(program, addresses)?;
+        let tables = self.pinned - tables_before;
         let scratch = StoredScratch::new(program, limits, layout.activations).map_err(too_large)?;
         if addresses.scratch.1.0 < scratch.end {
             return Err(DeviceError::ShapeUnsupported {
@@ -173,6 +222,8 @@ impl Device for CudaDevice {
         let tiling = (compiled.group, fixed.attention.tiles.rows, compiled.vocab);
         let inputs = RoundInputs::new(&scratch, addresses.scratch.0, limits, tiling)?;
         let sampler = Sampler::new(memory, addresses, limits, (logits, program.vocab))?;
+        let own = inputs.pinned_bytes() + sampler.pinned_bytes();
+        self.check_pinned(program, limits, tables + own)?;
         let graph_bytes = layout.graph_bytes(program, limits).map_err(too_large)?;
         self.bound = Some(Bound {
             graphs: Graphs::default(),
@@ -291,6 +342,39 @@ impl Device for CudaDevice {
         self.opened.context.enter()?;
         self.memory().copy(&self.opened.context, from, to, bytes.0)
     }
+
+    fn host_memory(&mut self, pieces: usize, bytes: usize) -> Result<Vec<Blocks>, DeviceError> {
+        let given = host::pieces(&self.opened.context, pieces, bytes)?;
+        self.pinned += pieces as u64 * bytes as u64;
+        Ok(given)
+    }
+
+    fn pinned(&self) -> Bytes {
+        let own = |bound: &Bound| bound.inputs.pinned_bytes() + bound.sampler.pinned_bytes();
+        Bytes(self.pinned + self.bound.as_ref().map_or(0, own))
+    }
+
+    fn copies_beside(&self) -> bool {
+        true
+    }
+
+    fn begin_copies(
+        &mut self,
+        way: CopyWay,
+        host: Blocks,
+        parts: &mut dyn Iterator<Item = CopyPart>,
+    ) -> CopyId {
+        let context = &self.opened.context;
+        let entered = context.enter();
+        let memory = self.memory.as_ref().expect("memory is reserved before it is used");
+        self.copies.begin((context, memory), entered, way, host, parts)
+    }
+
+    fn end_copies(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
+        let context = &self.opened.context;
+        let entered = context.enter();
+        self.copies.end(context, entered, copies, wait)
+    }
 }
 
 impl Drop for CudaDevice {
@@ -298,6 +382,7 @@ impl Drop for CudaDevice {
         // What the stream still does must end before the memory goes.
         let _ = self.opened.context.enter();
         let _ = self.opened.context.wait();
+        self.copies.settle(&self.opened.context);
     }
 }
 

@@ -122,6 +122,8 @@ pub(crate) struct Context {
     pub(crate) stream: sys::CUstream,
     /// Whether a kernel may begin while the one ahead still runs; it then waits for it by itself.
     overlap: bool,
+    /// For copies beside the rounds: to the host, and from it.
+    pub(crate) copy_streams: [Stream; 2],
 }
 
 // SAFETY: contexts and streams may be used from any thread that made the context current, which
@@ -151,7 +153,8 @@ impl Context {
             check("cuStreamCreate", sys::cuStreamCreate(&mut stream, flags))?;
         }
         let overlap = card.capability.0 >= OVERLAP_MIN.0 && driver >= OVERLAP_MIN.1;
-        Ok(Context { context, stream, overlap })
+        let copy_streams = [Stream::new()?, Stream::new()?];
+        Ok(Context { context, stream, overlap, copy_streams })
     }
 
     /// Makes the context current on this thread.
@@ -334,6 +337,21 @@ impl Event {
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, context.stream) })
     }
 
+    /// Puts the mark behind everything on another stream.
+    pub(crate) fn record_on(&self, stream: &Stream) -> Result<(), DeviceError> {
+        // SAFETY: both handles are alive.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, stream.0) })
+    }
+
+    /// Whether the stream has passed the mark.
+    pub(crate) fn is_over(&self) -> Result<bool, DeviceError> {
+        // SAFETY: the handle is alive.
+        match unsafe { sys::cuEventQuery(self.0) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("cuEventQuery", result).map(|()| true),
+        }
+    }
+
     /// Waits until the stream has passed the mark.
     pub(crate) fn wait(&self) -> Result<(), DeviceError> {
         // SAFETY: the handle is alive.
@@ -346,4 +364,52 @@ impl Drop for Event {
         // SAFETY: the handle is this value's.
         let _ = unsafe { sys::cuEventDestroy_v2(self.0) };
     }
+}
+
+/// A stream beside the one that rounds run on; never destroyed.
+#[derive(Debug)]
+pub(crate) struct Stream(sys::CUstream);
+
+// SAFETY: streams may be used from any thread that made the context current.
+unsafe impl Send for Stream {}
+// SAFETY: as above; the driver locks what threads share.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream in the current context.
+    pub(crate) fn new() -> Result<Stream, DeviceError> {
+        let mut stream = null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: writes one handle.
+        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, flags) })?;
+        Ok(Stream(stream))
+    }
+
+    /// As the driver names it.
+    pub(crate) fn raw(&self) -> sys::CUstream {
+        self.0
+    }
+
+    /// What is put on the stream from now on runs behind the event's mark.
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
+        wait_for(self.0, event)
+    }
+
+    /// Waits until everything on the stream is done.
+    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the stream is never destroyed.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
+    }
+}
+
+impl Context {
+    /// What is put on the stream of rounds from now on runs behind the event's mark.
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
+        wait_for(self.stream, event)
+    }
+}
+
+fn wait_for(stream: sys::CUstream, event: &Event) -> Result<(), DeviceError> {
+    // SAFETY: both handles are alive.
+    check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream, event.0, 0) })
 }

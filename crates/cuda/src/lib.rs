@@ -6,7 +6,7 @@
 //! Key properties:
 //! - No library is linked. The driver, NVRTC and NVML are loaded when they are first asked for, so
 //!   the same build serves machines without a card.
-//! - `memory` alone allocates; only it and `driver` speak to the driver.
+//! - `memory` and `host` alone allocate; only they and `driver` speak to the driver.
 //! - A row's result does not depend on the rows beside it: one arithmetic for any number of rows
 //!   (`kernels/linear.cu`), runs of keys cut by position (`kernels/attention.cu`).
 //! - A round copies its arrays in one piece, launches, and waits only where tokens are handed over.
@@ -18,9 +18,11 @@
 mod abi;
 mod bound;
 mod cache;
+mod copies;
 mod device;
 mod driver;
 mod graph;
+mod host;
 mod kernels;
 mod launch;
 mod memory;

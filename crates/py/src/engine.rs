@@ -184,6 +184,11 @@ impl Engine {
         Ok(self.lock()?.reserved().map(|(line, bytes)| (line.name(), bytes.0)).collect())
     }
 
+    #[getter]
+    fn pinned_bytes(&self) -> PyResult<u64> {
+        Ok(self.lock()?.pinned().0)
+    }
+
     fn plan_allocations_after_seal(&self) -> PyResult<u64> {
         Ok(self.lock()?.allocations_after_seal())
     }

@@ -117,8 +117,8 @@ pub trait Device: Send {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;
     /// Copies `bytes` from one place of the reservation to another; the two do not overlap.
     fn copy(&mut self, from: u64, to: u64, bytes: Bytes) -> Result<(), DeviceError>;
-    /// `pieces` pieces of host memory of `bytes` each, in whole blocks, zeroed and resident, from one
-    /// allocation: where this device copies from and to best. Before the seal only.
+    /// `pieces` pieces of host memory of `bytes` each, in whole blocks, zeroed and resident, from
+    /// one allocation: where this device copies from and to best. Before the seal only.
     fn host_memory(&mut self, pieces: usize, bytes: usize) -> Result<Vec<Blocks>, DeviceError> {
         Blocks::pieces(pieces, bytes.div_ceil(BLOCK_BYTES)).ok_or_else(|| DeviceError::Reserve {
             bytes: Bytes(bytes as u64).times(pieces as u64).unwrap_or(Bytes(u64::MAX)),
@@ -136,8 +136,8 @@ pub trait Device: Send {
         false
     }
     /// Begins copies that belong together and returns at once. The device has `host` until they are
-    /// over. They see what everything begun before them wrote; what is written meanwhile to the bytes
-    /// copied out may be seen or not. Nobody touches the bytes copied in until they are over.
+    /// over. They see what everything begun before them wrote; what is written meanwhile to the
+    /// bytes copied out may be seen or not. Nobody touches the bytes copied in until they are over.
     ///
     /// At most [`COPIES_MAX`] each way are in flight. A failure is told when they are over.
     fn begin_copies(

@@ -12,15 +12,16 @@ use ignis_types::{Bytes, Limits, Overflow, PlanLine};
 use crate::bound::Bound;
 use crate::copies::Copies;
 use crate::graph::Graphs;
-use crate::host::{self, Region};
+use crate::host;
 use crate::kernels::allow_shared;
 use crate::launch::Launcher;
-use crate::memory::{Memory, TABLES_AT};
+use crate::memory::Memory;
 use crate::open::{self, CudaOptions, Opened};
 use crate::program::{Place, Step, compile};
 use crate::round::{Counts, RoundInputs};
 use crate::sampling::Sampler;
 use crate::steps::{Attention, Fixed, stored};
+use crate::tables;
 use crate::weights;
 
 /// An NVIDIA card as a device.
@@ -51,45 +52,6 @@ impl CudaDevice {
         let copies = Copies::new()?;
         let (bound, memory) = (None, None);
         Ok(CudaDevice { layout, bound, reservations: 0, copies, memory, pinned: 0, opened })
-    }
-
-    /// Puts tables where the layout wants them; their offsets then name places on the host.
-    fn place_tables(
-        &mut self,
-        program: &Program,
-        addresses: &Addresses,
-    ) -> Result<Addresses, DeviceError> {
-        let mut addresses = addresses.clone();
-        let (places, bytes) = self.layout.tables(program).map_err(too_large)?;
-        if bytes == Bytes::ZERO {
-            return Ok(addresses);
-        }
-        let tables = Region::new(&self.opened.context, bytes.as_usize())?;
-        let memory = self.memory.as_mut().expect("memory is reserved before it is used");
-        memory.place_tables(tables)?;
-        self.pinned += bytes.0;
-        for (at, place) in addresses.weights.iter_mut().zip(places) {
-            *at = place.map_or(*at, |place| TABLES_AT + place);
-        }
-        Ok(addresses)
-    }
-
-    /// Compares what the device has pinned for itself with what was planned.
-    fn check_pinned(
-        &self,
-        program: &Program,
-        limits: &Limits,
-        found: u64,
-    ) -> Result<(), DeviceError> {
-        let planned = self.layout.pinned_bytes(program, limits).map_err(too_large)?;
-        if planned.0 == found {
-            return Ok(());
-        }
-        Err(DeviceError::ShapeUnsupported {
-            what: "pinned memory in bytes",
-            found,
-            expected: "what the layout says",
-        })
     }
 
     /// Kinds of decode rounds that were recorded, and what the driver took for them.
@@ -194,9 +156,10 @@ impl Device for CudaDevice {
         assert!(self.bound.is_none(), "a program is bound once");
         self.opened.context.enter()?;
         let layout = self.layout;
-        let tables_before = self.pinned;
-        let addresses = &self.place_tables(program, addresses)?;
-        let tables = self.pinned - tables_before;
+        let memory = self.memory.as_mut().expect("memory is reserved before it is used");
+        let placed = tables::place(&self.opened.context, layout, memory, program, addresses)?;
+        let (addresses, tables) = (&placed.0, placed.1);
+        self.pinned += tables;
         let scratch = StoredScratch::new(program, limits, layout.activations).map_err(too_large)?;
         if addresses.scratch.1.0 < scratch.end {
             return Err(DeviceError::ShapeUnsupported {
@@ -223,7 +186,7 @@ impl Device for CudaDevice {
         let inputs = RoundInputs::new(&scratch, addresses.scratch.0, limits, tiling)?;
         let sampler = Sampler::new(memory, addresses, limits, (logits, program.vocab))?;
         let own = inputs.pinned_bytes() + sampler.pinned_bytes();
-        self.check_pinned(program, limits, tables + own)?;
+        tables::check_pinned(layout, program, limits, tables + own)?;
         let graph_bytes = layout.graph_bytes(program, limits).map_err(too_large)?;
         self.bound = Some(Bound {
             graphs: Graphs::default(),
@@ -393,7 +356,7 @@ fn bytes_of(ids: &[u32]) -> &[u8] {
     unsafe { ids.align_to::<u8>().1 }
 }
 
-fn too_large(_: Overflow) -> DeviceError {
+pub(crate) fn too_large(_: Overflow) -> DeviceError {
     DeviceError::ShapeUnsupported {
         what: "a size",
         found: u64::MAX,

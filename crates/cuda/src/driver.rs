@@ -9,6 +9,8 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use ignis_backend::DeviceError;
 
+use crate::stream::Stream;
+
 /// A kernel of a loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Function(sys::CUfunction);
@@ -316,7 +318,7 @@ impl Module {
 
 /// A mark on the stream.
 #[derive(Debug)]
-pub(crate) struct Event(sys::CUevent);
+pub(crate) struct Event(pub(crate) sys::CUevent);
 
 // SAFETY: events may be used from any thread that made the context current.
 unsafe impl Send for Event {}
@@ -340,7 +342,7 @@ impl Event {
     /// Puts the mark behind everything on another stream.
     pub(crate) fn record_on(&self, stream: &Stream) -> Result<(), DeviceError> {
         // SAFETY: both handles are alive.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, stream.0) })
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, stream.raw()) })
     }
 
     /// Whether the stream has passed the mark.
@@ -364,52 +366,4 @@ impl Drop for Event {
         // SAFETY: the handle is this value's.
         let _ = unsafe { sys::cuEventDestroy_v2(self.0) };
     }
-}
-
-/// A stream beside the one that rounds run on; never destroyed.
-#[derive(Debug)]
-pub(crate) struct Stream(sys::CUstream);
-
-// SAFETY: streams may be used from any thread that made the context current.
-unsafe impl Send for Stream {}
-// SAFETY: as above; the driver locks what threads share.
-unsafe impl Sync for Stream {}
-
-impl Stream {
-    /// A stream in the current context.
-    pub(crate) fn new() -> Result<Stream, DeviceError> {
-        let mut stream = null_mut();
-        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: writes one handle.
-        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, flags) })?;
-        Ok(Stream(stream))
-    }
-
-    /// As the driver names it.
-    pub(crate) fn raw(&self) -> sys::CUstream {
-        self.0
-    }
-
-    /// What is put on the stream from now on runs behind the event's mark.
-    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
-        wait_for(self.0, event)
-    }
-
-    /// Waits until everything on the stream is done.
-    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
-        // SAFETY: the stream is never destroyed.
-        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
-    }
-}
-
-impl Context {
-    /// What is put on the stream of rounds from now on runs behind the event's mark.
-    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
-        wait_for(self.stream, event)
-    }
-}
-
-fn wait_for(stream: sys::CUstream, event: &Event) -> Result<(), DeviceError> {
-    // SAFETY: both handles are alive.
-    check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream, event.0, 0) })
 }

@@ -10,8 +10,9 @@ use cudarc::driver::sys;
 use ignis_backend::{CopyWay, DeviceError};
 use ignis_types::Bytes;
 
-use crate::driver::{Context, Stream, check};
+use crate::driver::{Context, check};
 use crate::host::Region;
+use crate::stream::Stream;
 
 /// Offsets from here on lie in the tables on the host, and not in the reservation.
 pub(crate) const TABLES_AT: u64 = 1 << 60;

@@ -34,8 +34,8 @@ fn card(tables_on_host: bool) -> CudaDevice {
     .unwrap()
 }
 
-/// A rig whose lanes use the first pages of the pool, and where at least `bytes` of it begin that no
-/// round uses.
+/// A rig whose lanes use the first pages of the pool, and where at least `bytes` of it begin that
+/// no round uses.
 fn rig(bytes: usize) -> (Rig<CudaDevice>, u64) {
     let (program, device) = (llama(&SHAPE), card(false));
     let page = device.layout().kv_page_bytes(&program.kv).unwrap().0;

@@ -59,8 +59,8 @@ struct Flight {
     polls: u32,
 }
 
-/// Runs the witness over real block tables. Copies beside the rounds are made when they end, as late
-/// as can be.
+/// Runs the witness over real block tables. Copies beside the rounds are made when they end, as
+/// late as can be.
 #[derive(Debug)]
 pub struct SimDevice {
     seed: u64,

@@ -14,8 +14,8 @@ use crate::chain::Chains;
 use crate::error::TierError;
 use crate::geometry::{STAGES, disk_windows, frames_start, header_offset};
 use crate::header::Header;
+use crate::memory::{TakeMemory, heap, take_named};
 use crate::stage::{Returned, Stage};
-use crate::tiers::{TakeMemory, heap, take_named};
 
 /// Longest that a shutdown waits for the headers of dropped images to be zeroed.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);

@@ -24,6 +24,7 @@ mod frame;
 mod geometry;
 mod header;
 mod image;
+mod memory;
 mod move_in;
 mod move_out;
 mod nonce;
@@ -31,8 +32,10 @@ mod payload;
 mod ram;
 mod recover;
 mod stage;
+mod step;
 mod table;
 mod tiers;
+mod travel;
 
 pub use disk_store::DiskCounts;
 pub use error::TierError;
@@ -42,5 +45,7 @@ pub use geometry::{
     disk_windows, window_bytes,
 };
 pub use image::{Found, ImageHead, ImageId, Kind, TOKEN_BYTES, Tier};
+pub use memory::TakeMemory;
 pub use payload::{NoPayload, Payload};
-pub use tiers::{Step, TakeMemory, TierLimits, Tiers};
+pub use step::{Step, TierLimits};
+pub use tiers::Tiers;

@@ -9,10 +9,11 @@ use crate::frame::{FrameError, Stamp, check_frame, read_frame};
 use crate::geometry::{STAGES, window_room};
 use crate::header::Header;
 use crate::image::{ImageId, Tier};
-use crate::move_out::{Progress, Travelling, damaged, stage_of};
+use crate::move_out::{Progress, damaged};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
+use crate::travel::{Travelling, stage_of};
 
 /// A move in, in flight.
 #[derive(Debug)]
@@ -271,7 +272,8 @@ mod tests {
     use super::*;
     use crate::image::{ImageHead, Kind};
     use crate::payload::NoPayload;
-    use crate::tiers::{Step, TierLimits, Tiers};
+    use crate::step::{Step, TierLimits};
+    use crate::tiers::Tiers;
 
     struct Bytes([u8; 9000]);
 

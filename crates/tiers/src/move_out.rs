@@ -12,6 +12,7 @@ use crate::image::{ImageId, Tier};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
+use crate::travel::{Travelling, stage_of};
 
 /// How far a step brought a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +30,6 @@ pub(crate) enum Progress {
 struct Source {
     image: ImageId,
     window: u32,
-}
-
-/// A window whose bytes travel between its frame and a device, which has the frame meanwhile.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Travelling {
-    pub(crate) copies: CopyId,
-    /// Its place in KV-RAM or on the disk.
-    pub(crate) window: u32,
-    pub(crate) stamp: Stamp,
 }
 
 /// A move out in flight.
@@ -280,11 +272,6 @@ impl MoveOut {
         let start = self.start(stamp);
         write_frame(frame, stamp, |at, piece| source.read(start + at as u64, piece))
     }
-}
-
-/// The buffer that a window on its way to or from the disk uses.
-pub(crate) fn stage_of(travelling: &Travelling) -> usize {
-    travelling.stamp.window as usize % STAGES
 }
 
 /// The error of a frame in `place` that is not what was written.

@@ -4,7 +4,7 @@ use ignis_backend::Blocks;
 
 use crate::chain::Chains;
 use crate::error::TierError;
-use crate::tiers::{TakeMemory, take_named};
+use crate::memory::{TakeMemory, take_named};
 
 /// The frames, and which of them belong together.
 #[derive(Debug)]

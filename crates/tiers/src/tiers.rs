@@ -2,69 +2,22 @@
 
 use std::time::Duration;
 
-use ignis_backend::{BLOCK_BYTES, Blocks, Copied, CopyId, DeviceError, Disk};
+use ignis_backend::Disk;
 
 use crate::disk_store::{DiskCounts, DiskStore};
 use crate::error::TierError;
 use crate::geometry::{IMAGE_WINDOWS_MAX, disk_windows, windows_of};
 use crate::header::Header;
 use crate::image::{Found, ImageHead, ImageId, TOKEN_BYTES, Tier};
+use crate::memory::{TakeMemory, heap};
 use crate::move_in::MoveIn;
 use crate::move_out::{MoveOut, Progress};
 use crate::nonce::Nonces;
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::recover;
+use crate::step::{Step, TierLimits};
 use crate::table::{Image, ImageTable};
-
-/// What the tiers are sized for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TierLimits {
-    /// Bytes of a window: a power of two from 4 KiB to 2 GiB.
-    pub window_bytes: u32,
-    /// Windows of KV-RAM; 0 turns it off. Those of KV-disk follow from the disk's bytes.
-    pub ram_windows: u32,
-}
-
-/// Gives pieces of host memory of so many bytes each: `Device::host_memory`.
-pub type TakeMemory<'a> = &'a mut dyn FnMut(usize, usize) -> Result<Vec<Blocks>, DeviceError>;
-
-/// Memory of the heap.
-pub(crate) fn heap(pieces: usize, bytes: usize) -> Result<Vec<Blocks>, DeviceError> {
-    Blocks::pieces(pieces, bytes.div_ceil(BLOCK_BYTES))
-        .ok_or(DeviceError::Fault { what: "the heap, which does not have it" })
-}
-
-/// Pieces of memory, or what they were for.
-pub(crate) fn take_named(
-    what: &'static str,
-    take: TakeMemory<'_>,
-    pieces: usize,
-    bytes: u32,
-) -> Result<Vec<Blocks>, TierError> {
-    let all = pieces as u64 * u64::from(bytes);
-    take(pieces, bytes as usize).map_err(|error| TierError::Reserve {
-        bytes: all,
-        what,
-        reason: error.to_string(),
-    })
-}
-
-/// What one step of a move did.
-#[derive(Debug)]
-pub enum Step {
-    /// No move in this direction is in flight.
-    Idle,
-    /// Nothing: the disk has yet to finish an operation. [`Tiers::wait`] waits for one.
-    Waiting,
-    /// It went on.
-    Advanced,
-    /// The move is over: the image can be restored, or it has been.
-    Landed(ImageId),
-    /// The move is over. Out: the image is gone. In: what the sink was given is worthless; the
-    /// image is gone if it [`is_damage`](TierError::is_damage), and kept otherwise.
-    Failed(ImageId, TierError),
-}
 
 /// KV-RAM, KV-disk and the moves in flight.
 ///
@@ -204,12 +157,6 @@ impl Tiers {
         self.inward.is_some()
     }
 
-    /// True if a window travels to or from a device.
-    pub fn is_travelling(&self) -> bool {
-        let out = self.out.as_ref().is_some_and(MoveOut::is_travelling);
-        out || self.inward.as_ref().is_some_and(MoveIn::is_travelling)
-    }
-
     /// Begins to make an image of a sequence and takes all of its windows. The caller then steps.
     pub fn begin_out(&mut self, head: ImageHead, tier: Tier) -> Result<ImageId, TierError> {
         let nonce = self.nonces.next();
@@ -259,20 +206,6 @@ impl Tiers {
                 self.give_up_out(&moving);
                 Step::Failed(moving.image, error)
             }
-        }
-    }
-
-    /// Takes back the frame of a window that travels out, from `end`, which waits for it.
-    pub fn settle_out(&mut self, end: &mut dyn FnMut(CopyId) -> Copied) {
-        if let Some(moving) = &mut self.out {
-            let _ = moving.settle(&mut self.ram, self.disk.as_mut(), end);
-        }
-    }
-
-    /// Takes back the frame of a window that travels in, from `end`, which waits for it.
-    pub fn settle_in(&mut self, end: &mut dyn FnMut(CopyId) -> Copied) {
-        if let Some(moving) = &mut self.inward {
-            let _ = moving.settle(&mut self.ram, self.disk.as_mut(), end);
         }
     }
 

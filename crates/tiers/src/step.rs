@@ -17,7 +17,8 @@ pub struct TierLimits {
 pub enum Step {
     /// No move in this direction is in flight.
     Idle,
-    /// Nothing: the disk has yet to finish an operation. [`Tiers::wait`](crate::Tiers::wait) waits for one.
+    /// Nothing: a window has yet to arrive, or the disk to finish an operation, for which
+    /// [`Tiers::wait`](crate::Tiers::wait) waits.
     Waiting,
     /// It went on.
     Advanced,

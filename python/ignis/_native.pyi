@@ -271,7 +271,8 @@ class Engine:
         through pages, the other carried in a section.
 
         `fault_ppm` in a million rounds fail with DeviceFaultError, drawn from `seed`; every lane of
-        a failed round can only be released. So many disk operations fail, or do harm in silence.
+        a failed round can only be released. So many disk operations fail, or do harm in silence;
+        with a disk, windows travel beside the rounds and take their time.
         """
 
     page_tokens: int

@@ -59,8 +59,7 @@ struct Flight {
     polls: u32,
 }
 
-/// Runs the witness over real block tables. Copies beside the rounds are made when they end, as
-/// late as can be.
+/// Runs the witness over real block tables.
 #[derive(Debug)]
 pub struct SimDevice {
     seed: u64,
@@ -78,6 +77,7 @@ pub struct SimDevice {
     /// Out, then in.
     flights: [Option<Flight>; 2 * COPIES_MAX],
     copies: u32,
+    beside: bool,
 }
 
 impl SimDevice {
@@ -96,7 +96,14 @@ impl SimDevice {
             logits: Vec::new(),
             flights: [const { None }; 2 * COPIES_MAX],
             copies: 0,
+            beside: false,
         }
+    }
+
+    /// The device with copies beside its rounds, which are made when they end: as late as can be,
+    /// after some polls.
+    pub fn copying_beside(self) -> Self {
+        SimDevice { beside: true, ..self }
     }
 
     /// Where the token of a lane's position lies.
@@ -252,7 +259,7 @@ impl Device for SimDevice {
     }
 
     fn copies_beside(&self) -> bool {
-        true
+        self.beside
     }
 
     fn begin_copies(

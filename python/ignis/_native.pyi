@@ -134,8 +134,10 @@ class DeviceOptions:
         activations: str | None = None,
         nvrtc: str | PathLike[str] | None = None,
         kernels: str | PathLike[str] | None = None,
+        embedding: str = "device",
     ) -> DeviceOptions:
-        """`activations` None is the device's default: "bf16" on a card, "int8" elsewhere. `nvrtc`
+        """`activations` None is the device's default: "bf16" on a card, "int8" elsewhere.
+        `embedding` is "host" or "device": where a card finds a table that is no product's. `nvrtc`
         is NVRTC's library (None: the system's), `kernels` the folder where compiled kernels are
         kept (None: nowhere). Both are for "cuda" alone."""
     def check_cuda(self) -> CudaCard:
@@ -183,6 +185,7 @@ class Needs:
     kv_page_bytes: int
     page_tokens: int
     retained_slot_bytes: int  # host memory of one retained slot
+    pinned_bytes: int  # host memory that the device pins for itself
     image_payload_bytes: int  # of the longest image: tokens, sections, pages of a whole context
     window_bytes: int  # of KV-RAM and KV-disk, for such images
 
@@ -302,7 +305,8 @@ class Engine:
         through pages, the other carried in a section.
 
         `fault_ppm` in a million rounds fail with DeviceFaultError, drawn from `seed`; every lane of
-        a failed round can only be released. So many disk operations fail, or do harm in silence.
+        a failed round can only be released. So many disk operations fail, or do harm in silence;
+        with a disk, windows travel beside the rounds and take their time.
         """
 
     page_tokens: int
@@ -316,6 +320,9 @@ class Engine:
         """Distinct pages that the first `count` of `lanes` ("I") hold together."""
     def reserved(self) -> list[tuple[str, int]]:
         """Bytes of each plan line, read back from the arena."""
+    @property
+    def pinned_bytes(self) -> int:
+        """Host memory that the device has pinned: its own, slots, KV-RAM, buffers of KV-disk."""
     def plan_allocations_after_seal(self) -> int:
         """Attempts to take memory from any plan space since the seal; 0 unless there is a bug."""
     def admit(

@@ -12,18 +12,21 @@ import pytest
 from ignis.plan.cuda import nvrtc_file
 
 ROOT = Path(__file__).parents[2]
-# A built test binary, for a machine without Rust: `CARD_TESTS=path make gpu`.
-CARD_TESTS = os.environ.get("CARD_TESTS")
+# Each with the variable that names its built binary, for a machine without Rust
+# (`CARD_TESTS=path CARD_COPIES=path make gpu`), and how many tests it has.
+BINARIES = {"card": ("CARD_TESTS", 6), "copies": ("CARD_COPIES", 5)}
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
-def test_programs_and_samples_on_the_card(tmp_path: Path) -> None:
-    if CARD_TESTS:
-        command = [CARD_TESTS]
+@pytest.mark.parametrize("name", BINARIES)
+def test_programs_samples_and_copies_on_the_card(name: str, tmp_path: Path) -> None:
+    variable, count = BINARIES[name]
+    if built := os.environ.get(variable):
+        command = [built]
     else:
-        assert shutil.which("cargo"), "name a built test binary with CARD_TESTS, or install Rust"
-        command = ["cargo", "test", "--release", "--quiet", "-p", "ignis-cuda", "--test", "card"]
+        assert shutil.which("cargo"), f"name a built test binary with {variable}, or install Rust"
+        command = ["cargo", "test", "--release", "--quiet", "-p", "ignis-cuda", "--test", name]
         command.append("--")
     environment = dict(os.environ, CARD_KERNELS=str(tmp_path))
     if nvrtc := nvrtc_file():
@@ -37,4 +40,4 @@ def test_programs_and_samples_on_the_card(tmp_path: Path) -> None:
     )
     print(run.stdout[-4000:])
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "6 passed" in run.stdout
+    assert f"{count} passed" in run.stdout

@@ -3,8 +3,13 @@
 use ignis_ops::{Program, Round, SampleOut, Sampling, WeightId};
 use ignis_types::{Bytes, Limits, PlanLine};
 
+use crate::disk::BLOCK_BYTES;
 use crate::error::DeviceError;
+use crate::host::{Blocks, Copied, CopyId, CopyPart, CopyWay};
 use crate::layout::DeviceLayout;
+
+/// Copies that may be in flight each way; one more is a bug of the caller.
+pub const COPIES_MAX: usize = 4;
 
 /// Where the arena put each thing that a program needs. Byte offsets from the device base.
 #[derive(Clone, Debug, Default)]
@@ -123,4 +128,42 @@ pub trait Device: Send {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;
     /// Copies `bytes` from one place of the reservation to another; the two do not overlap.
     fn copy(&mut self, from: u64, to: u64, bytes: Bytes) -> Result<(), DeviceError>;
+    /// `pieces` pieces of host memory of `bytes` each, in whole blocks, zeroed and resident, from
+    /// one allocation: where this device copies from and to best. Before the seal only.
+    fn host_memory(&mut self, pieces: usize, bytes: usize) -> Result<Vec<Blocks>, DeviceError> {
+        Blocks::pieces(pieces, bytes.div_ceil(BLOCK_BYTES)).ok_or_else(|| DeviceError::Reserve {
+            bytes: Bytes(bytes as u64).times(pieces as u64).unwrap_or(Bytes(u64::MAX)),
+            space: "host memory",
+            reason: "the system does not give it".into(),
+        })
+    }
+    /// Bytes of host memory that the device has pinned, as they were asked for.
+    fn pinned(&self) -> Bytes {
+        Bytes::ZERO
+    }
+    /// Whether the device copies to and from host memory beside its rounds. If not, the three calls
+    /// below are not made: [`Device::read`] and [`Device::write`] do.
+    fn copies_beside(&self) -> bool {
+        false
+    }
+    /// Begins copies that belong together and returns at once. The device has `host` until they are
+    /// over. They see what everything begun before them wrote; what is written meanwhile to the
+    /// bytes copied out may be seen or not. Nobody touches the bytes copied in until they are over.
+    ///
+    /// At most [`COPIES_MAX`] each way are in flight. A failure is told when they are over.
+    fn begin_copies(
+        &mut self,
+        way: CopyWay,
+        host: Blocks,
+        parts: &mut dyn Iterator<Item = CopyPart>,
+    ) -> CopyId {
+        let _ = (way, host, parts);
+        unreachable!("this device does not copy beside its rounds")
+    }
+    /// Gives back the memory of copies that are over, `None` while they are not; with `wait` it
+    /// waits for them. What begins afterwards sees what they brought.
+    fn end_copies(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
+        let _ = (copies, wait);
+        unreachable!("this device does not copy beside its rounds")
+    }
 }

@@ -7,53 +7,12 @@
 //! Leaves out: files, their layout, and what the bytes mean.
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use bytemuck::{Pod, Zeroable};
+use crate::host::Blocks;
 
 /// Bytes of a block: offsets and lengths of disk operations are multiples of it.
 pub const BLOCK_BYTES: usize = 4096;
-
-/// One aligned block of bytes.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(4096))]
-struct Block([u8; BLOCK_BYTES]);
-
-/// Whole blocks in one piece of host memory. Derefs to its bytes. Its length never changes.
-pub struct Blocks(Box<[Block]>);
-
-impl Blocks {
-    /// `count` zeroed blocks, resident: every page has been written to. `None` if the system does
-    /// not give the memory.
-    pub fn zeroed(count: usize) -> Option<Blocks> {
-        let mut blocks = bytemuck::try_zeroed_slice_box::<Block>(count).ok()?;
-        // A system may hand out zero pages that it has yet to back; a write to each settles it.
-        for block in &mut blocks {
-            block.0[0] = std::hint::black_box(0);
-        }
-        Some(Blocks(blocks))
-    }
-}
-
-impl Deref for Blocks {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
-    }
-}
-
-impl DerefMut for Blocks {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.0)
-    }
-}
-
-impl fmt::Debug for Blocks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Blocks({} B)", self.len())
-    }
-}
 
 /// Which way an operation moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,17 +108,4 @@ pub trait Disk: Send {
     /// An operation that is over. If there is none yet, waits up to `wait` for one in flight; with
     /// none in flight it returns `None` at once. Takes nothing from the heap unless one failed.
     fn finished(&mut self, wait: Duration) -> Option<DiskDone>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_aligned_and_zero() {
-        let blocks = Blocks::zeroed(3).unwrap();
-        assert_eq!(blocks.len(), 3 * BLOCK_BYTES);
-        assert_eq!(blocks.as_ptr() as usize % BLOCK_BYTES, 0);
-        assert!(blocks.iter().all(|&byte| byte == 0));
-    }
 }

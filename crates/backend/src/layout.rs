@@ -85,6 +85,11 @@ pub trait DeviceLayout {
     fn graph_bytes(&self, _: &Program, _: &Limits) -> Result<Bytes, Overflow> {
         Ok(Bytes::ZERO)
     }
+    /// Host memory that a load pins beside slots and windows: a round's inputs and results, and
+    /// tables that stay on the host.
+    fn pinned_bytes(&self, _: &Program, _: &Limits) -> Result<Bytes, Overflow> {
+        Ok(Bytes::ZERO)
+    }
     /// Bytes that sampling needs for each lane beside its logits row.
     fn sampling_lane_bytes(&self, vocab: u32) -> Result<Bytes, Overflow>;
     /// Bytes of one KV page.

@@ -13,15 +13,18 @@ mod disk;
 mod error;
 mod fuse;
 mod fused;
+mod host;
 mod layout;
+mod pinned;
 mod stored;
 
-pub use device::{Addresses, Device, LaneSampling};
-pub use disk::{BLOCK_BYTES, Blocks, Disk, DiskAction, DiskDone, DiskError, DiskOp};
+pub use device::{Addresses, COPIES_MAX, Device, LaneSampling};
+pub use disk::{BLOCK_BYTES, Disk, DiskAction, DiskDone, DiskError, DiskOp};
 pub use error::DeviceError;
 pub use fused::{
     EncodedRows, FusedProgram, FusedStep, PARTS_MAX, Prepare, Products, StoredActivations,
 };
+pub use host::{Blocks, Copied, CopyId, CopyPart, CopyWay, HostBytes};
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
 pub use stored::{
     DRAW_BYTES, GRAPH_LANES_MAX, RUNS_MAX, StoredLayout, StoredScratch, encoded_image, run_classes,

@@ -35,6 +35,8 @@ pub struct StoredLayout {
     pub kv_format: KvFormat,
     /// What products read.
     pub activations: StoredActivations,
+    /// Whether tables that are no product's stay in host memory, where the card reads their rows.
+    pub tables_on_host: bool,
 }
 
 /// Pages of a run of a row that sees `pages` pages: `run_pages` of `attention.cu`.
@@ -153,6 +155,9 @@ impl DeviceLayout for StoredLayout {
 
     /// Matrices in groups of 128 rows and 64 columns, at the bits of their dtype; vectors in f32.
     fn weight_bytes(&self, weight: &WeightSpec) -> Result<Bytes, Overflow> {
+        if self.is_on_host(weight) {
+            return Ok(Bytes::ZERO);
+        }
         let (rows, cols) = (u64::from(weight.rows), u64::from(weight.cols));
         let (dtype, rows, cols) = match weight.kind {
             WeightKind::Vector => (DType::F32, rows, cols),
@@ -204,6 +209,11 @@ impl DeviceLayout for StoredLayout {
     fn sampling_lane_bytes(&self, vocab: u32) -> Result<Bytes, Overflow> {
         let lists = Bytes(DRAW_BYTES + 8 * LOGIT_BIAS_MAX as u64);
         Bytes(8 + 4).times(u64::from(vocab))?.aligned(16)?.plus(lists)
+    }
+
+    fn pinned_bytes(&self, program: &Program, limits: &Limits) -> Result<Bytes, Overflow> {
+        let scratch = StoredScratch::new(program, limits, self.activations)?;
+        self.pinned_rounds(&scratch, limits)?.plus(self.tables(program)?.1)
     }
 
     fn kv_page_bytes(&self, shape: &KvShape) -> Result<Bytes, Overflow> {

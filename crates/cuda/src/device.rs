@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use ignis_backend::{
-    Addresses, Device, DeviceError, DeviceLayout, LaneSampling, StoredLayout, StoredScratch,
+    Addresses, Blocks, Copied, CopyId, CopyPart, CopyWay, Device, DeviceError, DeviceLayout,
+    LaneSampling, StoredLayout, StoredScratch,
 };
 use ignis_ops::{Program, Round, SampleOut, WeightId};
 use ignis_types::{Bytes, Limits, Overflow, PlanLine};
 
 use crate::bound::Bound;
+use crate::copies::Copies;
 use crate::graph::Graphs;
+use crate::host;
 use crate::kernels::allow_shared;
 use crate::launch::Launcher;
 use crate::loading::Uploader;
@@ -19,6 +22,7 @@ use crate::program::{Place, Step, compile};
 use crate::round::{Counts, RoundInputs};
 use crate::sampling::Sampler;
 use crate::steps::{Attention, Fixed, stored};
+use crate::tables;
 use crate::weights;
 
 /// An NVIDIA card as a device.
@@ -26,9 +30,13 @@ pub struct CudaDevice {
     layout: StoredLayout,
     bound: Option<Bound>,
     reservations: u64,
+    /// In flight; they end before the reservation goes.
+    copies: Copies,
     memory: Option<Memory>,
     /// The way of weights to the card, while they are put.
     uploader: Option<Uploader>,
+    /// Of slots and windows, as it was asked for, and of tables.
+    pinned: u64,
     opened: Arc<Opened>,
 }
 
@@ -38,15 +46,22 @@ impl CudaDevice {
     /// Errors: `Unavailable`, with what to do; what the compiler or the driver says.
     pub fn new(options: &CudaOptions) -> Result<CudaDevice, DeviceError> {
         let opened = open::open(options)?;
-        let layout =
-            StoredLayout { kv_format: options.kv_format, activations: options.activations };
-        Ok(CudaDevice { layout, bound: None, reservations: 0, memory: None, uploader: None, opened })
-    }
-
-    /// Bytes of host memory that are pinned.
-    pub fn pinned_bytes(&self) -> u64 {
-        let bound = self.bound.as_ref();
-        bound.map_or(0, |bound| bound.inputs.pinned_bytes() + bound.sampler.pinned_bytes())
+        let layout = StoredLayout {
+            kv_format: options.kv_format,
+            activations: options.activations,
+            tables_on_host: options.tables_on_host,
+        };
+        opened.context.enter()?;
+        Ok(CudaDevice {
+            layout,
+            bound: None,
+            reservations: 0,
+            copies: Copies::new()?,
+            memory: None,
+            uploader: None,
+            pinned: 0,
+            opened,
+        })
     }
 
     /// Kinds of decode rounds that were recorded, and what the driver took for them.
@@ -151,6 +166,10 @@ impl Device for CudaDevice {
         assert!(self.bound.is_none(), "a program is bound once");
         self.opened.context.enter()?;
         let layout = self.layout;
+        let memory = self.memory.as_mut().expect("memory is reserved before it is used");
+        let placed = tables::place(&self.opened.context, layout, memory, program, addresses)?;
+        let (addresses, tables) = (&placed.0, placed.1);
+        self.pinned += tables;
         let scratch = StoredScratch::new(program, limits, layout.activations).map_err(too_large)?;
         if addresses.scratch.1.0 < scratch.end {
             return Err(DeviceError::ShapeUnsupported {
@@ -176,6 +195,8 @@ impl Device for CudaDevice {
         let tiling = (compiled.group, fixed.attention.tiles.rows, compiled.vocab);
         let inputs = RoundInputs::new(&scratch, addresses.scratch.0, limits, tiling)?;
         let sampler = Sampler::new(memory, addresses, limits, (logits, program.vocab))?;
+        let own = inputs.pinned_bytes() + sampler.pinned_bytes();
+        tables::check_pinned(layout, program, limits, tables + own)?;
         let graph_bytes = layout.graph_bytes(program, limits).map_err(too_large)?;
         self.bound = Some(Bound {
             graphs: Graphs::default(),
@@ -304,6 +325,39 @@ impl Device for CudaDevice {
         self.opened.context.enter()?;
         self.memory().copy(&self.opened.context, from, to, bytes.0)
     }
+
+    fn host_memory(&mut self, pieces: usize, bytes: usize) -> Result<Vec<Blocks>, DeviceError> {
+        let given = host::pieces(&self.opened.context, pieces, bytes)?;
+        self.pinned += pieces as u64 * bytes as u64;
+        Ok(given)
+    }
+
+    fn pinned(&self) -> Bytes {
+        let own = |bound: &Bound| bound.inputs.pinned_bytes() + bound.sampler.pinned_bytes();
+        Bytes(self.pinned + self.bound.as_ref().map_or(0, own))
+    }
+
+    fn copies_beside(&self) -> bool {
+        true
+    }
+
+    fn begin_copies(
+        &mut self,
+        way: CopyWay,
+        host: Blocks,
+        parts: &mut dyn Iterator<Item = CopyPart>,
+    ) -> CopyId {
+        let context = &self.opened.context;
+        let entered = context.enter();
+        let memory = self.memory.as_ref().expect("memory is reserved before it is used");
+        self.copies.begin((context, memory), entered, way, host, parts)
+    }
+
+    fn end_copies(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
+        let context = &self.opened.context;
+        let entered = context.enter();
+        self.copies.end(context, entered, copies, wait)
+    }
 }
 
 impl Drop for CudaDevice {
@@ -311,6 +365,7 @@ impl Drop for CudaDevice {
         // What the stream still does must end before the memory goes.
         let _ = self.opened.context.enter();
         let _ = self.opened.context.wait();
+        self.copies.settle(&self.opened.context);
     }
 }
 
@@ -321,7 +376,7 @@ fn bytes_of(ids: &[u32]) -> &[u8] {
     unsafe { ids.align_to::<u8>().1 }
 }
 
-fn too_large(_: Overflow) -> DeviceError {
+pub(crate) fn too_large(_: Overflow) -> DeviceError {
     DeviceError::ShapeUnsupported {
         what: "a size",
         found: u64::MAX,

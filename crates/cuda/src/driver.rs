@@ -9,6 +9,8 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use ignis_backend::DeviceError;
 
+use crate::stream::Stream;
+
 /// A kernel of a loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Function(sys::CUfunction);
@@ -131,6 +133,8 @@ pub(crate) struct Context {
     pub(crate) stream: sys::CUstream,
     /// Whether a kernel may begin while the one ahead still runs; it then waits for it by itself.
     overlap: bool,
+    /// For copies beside the rounds: to the host, and from it.
+    pub(crate) copy_streams: [Stream; 2],
 }
 
 // SAFETY: contexts and streams may be used from any thread that made the context current, which
@@ -160,7 +164,8 @@ impl Context {
             check("cuStreamCreate", sys::cuStreamCreate(&mut stream, flags))?;
         }
         let overlap = card.capability.0 >= OVERLAP_MIN.0 && driver >= OVERLAP_MIN.1;
-        Ok(Context { context, stream, overlap })
+        let copy_streams = [Stream::new()?, Stream::new()?];
+        Ok(Context { context, stream, overlap, copy_streams })
     }
 
     /// Makes the context current on this thread.
@@ -322,7 +327,7 @@ impl Module {
 
 /// A mark on the stream.
 #[derive(Debug)]
-pub(crate) struct Event(sys::CUevent);
+pub(crate) struct Event(pub(crate) sys::CUevent);
 
 // SAFETY: events may be used from any thread that made the context current.
 unsafe impl Send for Event {}
@@ -341,6 +346,21 @@ impl Event {
     pub(crate) fn record(&self, context: &Context) -> Result<(), DeviceError> {
         // SAFETY: both handles are alive.
         check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, context.stream) })
+    }
+
+    /// Puts the mark behind everything on another stream.
+    pub(crate) fn record_on(&self, stream: &Stream) -> Result<(), DeviceError> {
+        // SAFETY: both handles are alive.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, stream.raw()) })
+    }
+
+    /// Whether the stream has passed the mark.
+    pub(crate) fn is_over(&self) -> Result<bool, DeviceError> {
+        // SAFETY: the handle is alive.
+        match unsafe { sys::cuEventQuery(self.0) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("cuEventQuery", result).map(|()| true),
+        }
     }
 
     /// Waits until the stream has passed the mark.

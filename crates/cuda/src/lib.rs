@@ -6,7 +6,7 @@
 //! Key properties:
 //! - No library is linked. The driver, NVRTC and NVML are loaded when they are first asked for, so
 //!   the same build serves machines without a card.
-//! - `memory` alone allocates; only it and `driver` speak to the driver.
+//! - `memory` and `host` alone allocate; only they, `driver` and `stream` speak to it.
 //! - A row's result does not depend on the rows beside it: one arithmetic for any number of rows
 //!   (`kernels/linear.cu`), runs of keys cut by position (`kernels/attention.cu`).
 //! - A round copies its arrays in one piece, launches, and waits only where tokens are handed over.
@@ -19,10 +19,12 @@ mod abi;
 mod blocks;
 mod bound;
 mod cache;
+mod copies;
 mod device;
 mod driver;
 mod found;
 mod graph;
+mod host;
 mod judge;
 mod kernels;
 mod launch;
@@ -35,6 +37,8 @@ mod program;
 mod round;
 mod sampling;
 mod steps;
+mod stream;
+mod tables;
 mod weights;
 
 pub use device::CudaDevice;

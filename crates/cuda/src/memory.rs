@@ -1,4 +1,5 @@
-//! Memory of the card and pinned memory of the host: the only place that allocates either.
+//! Memory of the card, and pinned memory of the host for a round's own: this file and `host` alone
+//! allocate.
 //!
 //! Nothing here knows what the memory is for.
 
@@ -6,16 +7,22 @@ use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
 use cudarc::driver::sys;
-use ignis_backend::DeviceError;
+use ignis_backend::{CopyWay, DeviceError};
 use ignis_types::Bytes;
 
 use crate::driver::{Context, check};
+use crate::host::Region;
+use crate::stream::Stream;
 
-/// The one allocation of device memory.
-#[derive(Debug)]
+/// Offsets from here on lie in the tables on the host, and not in the reservation.
+pub(crate) const TABLES_AT: u64 = 1 << 60;
+
+/// The one allocation of device memory, and tables that stay on the host.
 pub(crate) struct Memory {
     base: u64,
     bytes: u64,
+    /// Where the card finds them, and where the host does.
+    tables: Option<(u64, Region)>,
 }
 
 impl Memory {
@@ -27,7 +34,7 @@ impl Memory {
         check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut base, len) }).map_err(|error| {
             DeviceError::Reserve { bytes, space: "device memory", reason: error.to_string() }
         })?;
-        let memory = Memory { base, bytes: bytes.0 };
+        let memory = Memory { base, bytes: bytes.0, tables: None };
         // SAFETY: the allocation has `len` bytes.
         let result = unsafe { sys::cuMemsetD8Async(base, 0, len, context.stream) };
         check("cuMemsetD8Async", result)?;
@@ -35,8 +42,19 @@ impl Memory {
         Ok(memory)
     }
 
+    /// Has offsets from [`TABLES_AT`] on lie in pinned host memory.
+    pub(crate) fn place_tables(&mut self, tables: Region) -> Result<(), DeviceError> {
+        self.tables = Some((tables.device_address()?, tables));
+        Ok(())
+    }
+
     /// Address of `len` bytes that lie `at` bytes from the start; outside is a bug.
     pub(crate) fn address(&self, at: u64, len: u64) -> u64 {
+        if let (Some(at), Some((base, tables))) = (at.checked_sub(TABLES_AT), &self.tables) {
+            let inside = at.checked_add(len).is_some_and(|end| end <= tables.len() as u64);
+            assert!(inside, "{len} bytes at {at} are not in the tables of {} B", tables.len());
+            return base + at;
+        }
         let inside = at.checked_add(len).is_some_and(|end| end <= self.bytes);
         assert!(inside, "{len} bytes at {at} are not in the reservation of {} B", self.bytes);
         self.base + at
@@ -45,6 +63,17 @@ impl Memory {
     /// Copies from the host and waits.
     pub(crate) fn write(&self, context: &Context, at: u64, from: &[u8]) -> Result<(), DeviceError> {
         let to = self.address(at, from.len() as u64);
+        if let (Some(at), Some((_, tables))) = (at.checked_sub(TABLES_AT), &self.tables) {
+            // What the stream has may read the table.
+            context.wait()?;
+            // SAFETY: the span lies in the tables, as `address` found, which nothing reads now and
+            // no reference points into.
+            unsafe {
+                let to = tables.base().add(at as usize);
+                to.copy_from_nonoverlapping(from.as_ptr(), from.len());
+            }
+            return Ok(());
+        }
         // SAFETY: the span lies in the allocation; `from` outlives the wait below.
         let result = unsafe {
             sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), context.stream)
@@ -81,6 +110,34 @@ impl Memory {
         // SAFETY: both spans lie in the allocation.
         let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, len as usize, context.stream) };
         check("cuMemcpyDtoDAsync", result)
+    }
+
+    /// Starts a copy between a span of the allocation and `host`, on a stream of its own.
+    ///
+    /// # Safety
+    /// Until the stream has done it, `host` stays where it is and nobody reads or writes it.
+    pub(crate) unsafe fn travel(
+        &self,
+        stream: &Stream,
+        way: CopyWay,
+        at: u64,
+        host: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let (device, len) = (self.address(at, host.len() as u64), host.len());
+        // SAFETY: the span lies in the allocation; the caller keeps `host`.
+        unsafe {
+            let (stream, host) = (stream.raw(), host.as_mut_ptr().cast::<c_void>());
+            match way {
+                CopyWay::Out => {
+                    let result = sys::cuMemcpyDtoHAsync_v2(host, device, len, stream);
+                    check("cuMemcpyDtoHAsync", result)
+                }
+                CopyWay::In => {
+                    let result = sys::cuMemcpyHtoDAsync_v2(device, host, len, stream);
+                    check("cuMemcpyHtoDAsync", result)
+                }
+            }
+        }
     }
 
     /// Zeros a span, in the order of the stream.

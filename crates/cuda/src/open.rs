@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use ignis_backend::{DeviceError, KvFormat, StoredActivations};
+use ignis_backend::{CopyWay, DeviceError, KvFormat, StoredActivations};
 use ignis_types::{Bytes, DType, PlanLine};
 
 use crate::driver::{self, Card, Context};
 use crate::found::probe;
 use crate::judge::{CudaFound, context_refused, judge};
 use crate::kernels::{FORMATS, Kernels};
+use crate::memory::Memory;
 use crate::nvml;
 
 /// Where libraries and machine code lie.
@@ -28,6 +29,8 @@ pub struct CudaOptions {
     pub kv_format: KvFormat,
     /// What products read.
     pub activations: StoredActivations,
+    /// Whether a table that is no product's stays in host memory.
+    pub tables_on_host: bool,
     /// Dtypes of the model's matrices, for which kernels are made; `None`: every one there is.
     pub dtypes: Option<Vec<DType>>,
     /// Where libraries and machine code lie.
@@ -127,6 +130,7 @@ impl Opened {
         let with_context = free_on(&card);
         let kernels = Kernels::load(&context, &card, folder, formats)?;
         force(&context, &kernels)?;
+        force_copies(&context)?;
         let with_modules = free_on(&card);
         let measured = [
             (PlanLine::CudaContext, Bytes(before.saturating_sub(with_context))),
@@ -149,6 +153,18 @@ impl Opened {
         let (card, context) = (self.card.clone(), self.context.clone());
         Ok(Opened { card, context, kernels, measured })
     }
+}
+
+/// The same for a first copy each way beside the rounds.
+fn force_copies(context: &Context) -> Result<(), DeviceError> {
+    let memory = Memory::new(context, Bytes(4096))?;
+    let mut host = [0u8; 4096];
+    for (way, stream) in [CopyWay::Out, CopyWay::In].into_iter().zip(&context.copy_streams) {
+        // SAFETY: `host` is left alone until the wait below.
+        unsafe { memory.travel(stream, way, 0, &mut host)? };
+        stream.wait()?;
+    }
+    Ok(())
 }
 
 /// Makes the driver take now what it would take at a first launch: a kernel that touches nothing.

@@ -57,7 +57,7 @@ impl Attention {
             found: u64::from(head_dim),
             expected: "a multiple of 8, at most 256",
         })?;
-        let StoredLayout { kv_format, activations } = layout;
+        let StoredLayout { kv_format, activations, .. } = layout;
         if kv_format == KvFormat::Bf16 && activations == StoredActivations::Bf16 {
             let chosen = kernels.tensor[width];
             return Ok(Attention { tiles: chosen.tiles, split: chosen.split, joins: false });

@@ -43,7 +43,9 @@ const FAST: Mode = MODES[0];
 fn card((activations, kv_format): Mode) -> CudaDevice {
     let path = |name| std::env::var_os(name).map(Into::into);
     let libraries = Libraries { nvrtc: path("CARD_NVRTC"), cache: path("CARD_KERNELS") };
-    CudaDevice::new(&CudaOptions { kv_format, activations, dtypes: None, libraries }).unwrap()
+    let (tables_on_host, dtypes) = (false, None);
+    let options = CudaOptions { kv_format, activations, tables_on_host, dtypes, libraries };
+    CudaDevice::new(&options).unwrap()
 }
 
 fn rig(shape: &Shape, mode: Mode) -> Rig<CudaDevice> {

@@ -227,6 +227,11 @@ impl Engine {
         PlanLine::ALL.into_iter().map(|line| (line, self.arena.layout().line_bytes(line)))
     }
 
+    /// Bytes of host memory that the device has pinned: its own, slots, KV-RAM, buffers of KV-disk.
+    pub fn pinned(&self) -> Bytes {
+        self.device.pinned()
+    }
+
     /// Requests for plan memory since the seal; 0 unless there is a bug.
     pub fn allocations_after_seal(&mut self) -> u64 {
         self.arena.allocations_after_seal(&DeviceSpace(&mut *self.device))

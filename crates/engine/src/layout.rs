@@ -36,6 +36,8 @@ pub struct Needs {
     pub kv_page: Bytes,
     /// Host memory of one retained slot.
     pub host_slot: Bytes,
+    /// Host memory that the device pins for itself.
+    pub pinned: Bytes,
     /// The longest image: tokens, sections and pages of a whole context.
     pub image_payload: Bytes,
 }
@@ -57,6 +59,7 @@ pub fn needs(
         lines,
         kv_page: state.page,
         host_slot: state.slot,
+        pinned: device.pinned_bytes(program, limits)?,
         image_payload: state.payload(limits.context_tokens_max)?,
     })
 }

@@ -130,8 +130,8 @@ fn seat(
     let sizes = StateSizes::new(program, device.layout())?;
     let state = mapped.state(&sizes, limits);
     let building = Arena::map(mapped.layout, &mut DeviceSpace(&mut *device))?;
-    let slots = Slots::new(limits, &state)?;
-    let moves = Moves::new(state, tiers(storage, identity, &sizes, limits)?);
+    let slots = Slots::new(limits, &state, &mut *device)?;
+    let moves = Moves::new(state, tiers(storage, identity, &sizes, limits, &mut *device)?);
     device.bind(program, &addresses, limits)?;
     put_weights(&mut *device)?;
     device.weights_arrived()?;
@@ -147,6 +147,7 @@ fn tiers(
     identity: u128,
     sizes: &StateSizes,
     limits: &Limits,
+    device: &mut dyn Device,
 ) -> Result<Tiers, EngineError> {
     let longest = sizes.payload(limits.context_tokens_max)?;
     let window = match storage.window_bytes {
@@ -155,7 +156,9 @@ fn tiers(
     };
     let ram_windows = u32::try_from(storage.ram_bytes / u64::from(window)).unwrap_or(u32::MAX);
     let tier_limits = TierLimits { window_bytes: window, ram_windows };
-    Ok(Tiers::new(tier_limits, identity, storage.nonce_seed, storage.disk)?)
+    let Storage { nonce_seed, disk, .. } = storage;
+    let mut take = |pieces, bytes| device.host_memory(pieces, bytes);
+    Ok(Tiers::with_memory(tier_limits, identity, nonce_seed, disk, &mut take)?)
 }
 
 fn put_weights(

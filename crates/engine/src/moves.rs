@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ignis_backend::Disk;
+use ignis_backend::{Copied, CopyId, Device, Disk};
 use ignis_pages::Holder;
 use ignis_tiers::{Found, ImageHead, ImageId, Kind, NoPayload, Step, Tier, TierError, Tiers};
 use ignis_types::{LaneId, PAGE_TOKENS, SlotId};
@@ -10,7 +10,7 @@ use ignis_types::{LaneId, PAGE_TOKENS, SlotId};
 use crate::engine::{Admission, Engine};
 use crate::error::EngineError;
 use crate::lane::LaneState;
-use crate::state::{Sections, StateMap, StatePayload};
+use crate::state::{Sections, State, StateMap, StatePayload};
 
 /// Where images may lie.
 pub struct Storage {
@@ -183,15 +183,19 @@ impl Engine {
     }
 
     /// Moves on by at most one window each way, and tells which moves have ended. If neither can go
-    /// on before the disk is done, it waits up to `wait` for it first.
+    /// on before a copy or the disk is done, it waits for the copy, or up to `wait` for the disk,
+    /// first.
     pub fn advance(&mut self, wait: Duration) -> [Option<MoveEvent>; 2] {
-        let steps = [self.advance_out(), self.advance_in()];
+        let steps = [self.advance_out(false), self.advance_in(false)];
         let waits = |step: &Step| matches!(step, Step::Idle | Step::Waiting);
         if wait.is_zero() || !steps.iter().all(waits) {
             return self.ended(steps);
         }
-        self.moves.tiers.wait(wait);
-        let steps = [self.advance_out(), self.advance_in()];
+        let travelling = self.moves.tiers.is_travelling();
+        if !travelling {
+            self.moves.tiers.wait(wait);
+        }
+        let steps = [self.advance_out(travelling), self.advance_in(travelling)];
         self.ended(steps)
     }
 
@@ -203,6 +207,8 @@ impl Engine {
     /// Gives up the move out: its lane goes on, its image is gone.
     pub fn abandon_out(&mut self) {
         if let Some(source) = self.moves.out.take() {
+            let device = &mut self.device;
+            self.moves.tiers.settle_out(&mut |copies| over_now(&mut **device, copies));
             self.moves.tiers.abandon_out();
             self.stay(source);
         }
@@ -211,6 +217,8 @@ impl Engine {
     /// Gives up the move in: its lane is empty, its image stays.
     pub fn abandon_in(&mut self) {
         if let Some(lane) = self.moves.into.take() {
+            let device = &mut self.device;
+            self.moves.tiers.settle_in(&mut |copies| over_now(&mut **device, copies));
             self.moves.tiers.abandon_in();
             self.vacate(lane);
         }
@@ -242,7 +250,7 @@ impl Engine {
         ImageHead { kind, class, position, payload_bytes }
     }
 
-    fn advance_out(&mut self) -> Step {
+    fn advance_out(&mut self, wait: bool) -> Step {
         let Some(source) = self.moves.out else { return Step::Idle };
         let (tokens, sections, holder) = match source {
             Source::Lane { lane, .. } => {
@@ -261,28 +269,20 @@ impl Engine {
             }
             Source::Image => return self.moves.tiers.step_out(&mut NoPayload),
         };
-        let mut payload = StatePayload {
-            device: &mut *self.device,
-            map: &self.moves.map,
-            tokens,
-            sections,
-            pages: &self.pages.pages(holder)[..tokens.len().div_ceil(PAGE_TOKENS as usize)],
-        };
+        let pages = &self.pages.pages(holder)[..tokens.len().div_ceil(PAGE_TOKENS as usize)];
+        let state = State { map: &self.moves.map, tokens, sections, pages };
+        let mut payload = StatePayload { device: &mut *self.device, wait, state };
         self.moves.tiers.step_out(&mut payload)
     }
 
-    fn advance_in(&mut self) -> Step {
+    fn advance_in(&mut self, wait: bool) -> Step {
         let Some(lane) = self.moves.into else { return Step::Idle };
         let seat = &self.lanes[lane as usize];
         let tokens = &seat.tokens[..seat.position as usize];
         let pages = self.pages.pages(Holder::Lane(LaneId(lane)));
-        let mut payload = StatePayload {
-            device: &mut *self.device,
-            map: &self.moves.map,
-            tokens,
-            sections: Sections::Lane(lane),
-            pages: &pages[..tokens.len().div_ceil(PAGE_TOKENS as usize)],
-        };
+        let pages = &pages[..tokens.len().div_ceil(PAGE_TOKENS as usize)];
+        let state = State { map: &self.moves.map, tokens, sections: Sections::Lane(lane), pages };
+        let mut payload = StatePayload { device: &mut *self.device, wait, state };
         self.moves.tiers.step_in(&mut payload)
     }
 
@@ -321,6 +321,11 @@ impl Engine {
         self.pages.release(Holder::Lane(LaneId(lane)));
         self.lanes[lane as usize].clear();
     }
+}
+
+/// What copies brought, waited for.
+fn over_now(device: &mut dyn Device, copies: CopyId) -> Copied {
+    device.end_copies(copies, true).expect("what was waited for is over")
 }
 
 /// The image and the failure of a move that is over.

@@ -1,7 +1,7 @@
 //! Retained slots: what is kept of a prompt when its lane moves on.
 
 use ignis_arena::FixedVec;
-use ignis_backend::{BLOCK_BYTES, Blocks, DeviceError};
+use ignis_backend::{Blocks, Device};
 use ignis_pages::{Holder, TailCopy};
 use ignis_types::{Bytes, LaneId, Limits, SlotId};
 
@@ -21,15 +21,15 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Takes the host memory.
-    pub(crate) fn new(limits: &Limits, map: &StateMap) -> Result<Slots, EngineError> {
+    pub(crate) fn new(
+        limits: &Limits,
+        map: &StateMap,
+        device: &mut dyn Device,
+    ) -> Result<Slots, EngineError> {
         let context = limits.context_tokens_max as usize;
         let bytes = Bytes(map.sections_bytes()).times(u64::from(limits.retained_host))?;
-        let refused = || DeviceError::Reserve {
-            bytes,
-            space: "host memory for retained slots",
-            reason: "the system does not give it".into(),
-        };
-        let host = Blocks::zeroed(bytes.as_usize().div_ceil(BLOCK_BYTES)).ok_or_else(refused)?;
+        let mut host = device.host_memory(1, bytes.as_usize())?;
+        let host = host.pop().expect("one piece was asked for");
         let tokens = (0..limits.retained()).map(|_| FixedVec::new(context)).collect();
         Ok(Slots { tokens, host })
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ignis_backend::{Device, DeviceError};
+use ignis_backend::{Blocks, Copied, CopyId, CopyPart, CopyWay, Device, DeviceError};
 use ignis_tiers::Payload;
 use ignis_types::Bytes;
 
@@ -64,6 +64,13 @@ pub(crate) enum Sections<'a> {
 /// Written to, it checks the tokens against those that it has: an image of other tokens fails.
 pub(crate) struct StatePayload<'a> {
     pub(crate) device: &'a mut dyn Device,
+    /// Whether to wait for windows that travel.
+    pub(crate) wait: bool,
+    pub(crate) state: State<'a>,
+}
+
+/// Where that state lies.
+pub(crate) struct State<'a> {
     pub(crate) map: &'a StateMap,
     /// As many as the image has.
     pub(crate) tokens: &'a [u32],
@@ -82,7 +89,7 @@ enum Place {
     Host(usize),
 }
 
-impl StatePayload<'_> {
+impl State<'_> {
     /// Where the bytes from `at` on lie, and how many of them lie in one piece.
     fn locate(&self, at: u64) -> (Place, u64) {
         let tokens = 4 * self.tokens.len() as u64;
@@ -112,50 +119,123 @@ impl StatePayload<'_> {
         let inside = offset % self.map.page_bytes;
         (Place::Device(self.map.page(page) + inside), self.map.page_bytes - inside)
     }
+
+    /// The pieces that the payload's bytes from `at` on lie in, for a frame where they lie
+    /// `within`: each with its bytes in the frame.
+    fn pieces(
+        &self,
+        mut at: u64,
+        within: Range<usize>,
+    ) -> impl Iterator<Item = (Place, Range<usize>)> {
+        let Range { mut start, end } = within;
+        std::iter::from_fn(move || {
+            if start == end {
+                return None;
+            }
+            let (place, left) = self.locate(at);
+            let piece = start..end.min(start.saturating_add(Bytes(left).as_usize()));
+            at += piece.len() as u64;
+            start = piece.end;
+            Some((place, piece))
+        })
+    }
+
+    /// Those of them that lie on the device.
+    fn parts(&self, at: u64, within: Range<usize>) -> impl Iterator<Item = CopyPart> {
+        self.pieces(at, within).filter_map(|(place, piece)| match place {
+            Place::Device(at) => Some(CopyPart { at, host: piece.start, bytes: piece.len() }),
+            Place::Token(_) | Place::Host(_) => None,
+        })
+    }
+
+    /// The bytes of the tokens.
+    fn token_bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(self.tokens)
+    }
+
+    /// The host slot that the sections lie in.
+    fn host_slot(&self) -> &[u8] {
+        match self.sections {
+            Sections::HostSlot(bytes) => bytes,
+            _ => unreachable!("only a host slot has places on the host"),
+        }
+    }
+
+    /// Compares tokens with the state's own, from byte `to` of them.
+    fn check_tokens(&self, to: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        match bytes == &self.token_bytes()[to..to + bytes.len()] {
+            true => Ok(()),
+            false => Err(DeviceError::Fault { what: "an image of other tokens" }),
+        }
+    }
 }
 
 impl Payload for StatePayload<'_> {
-    fn read(&mut self, mut at: u64, mut out: &mut [u8]) -> Result<(), DeviceError> {
-        while !out.is_empty() {
-            let (place, left) = self.locate(at);
-            let (piece, rest) = out.split_at_mut(Bytes(left).as_usize().min(out.len()));
+    fn read(&mut self, at: u64, out: &mut [u8]) -> Result<(), DeviceError> {
+        for (place, piece) in self.state.pieces(at, 0..out.len()) {
+            let out = &mut out[piece];
             match place {
                 Place::Token(from) => {
-                    let bytes: &[u8] = bytemuck::cast_slice(self.tokens);
-                    piece.copy_from_slice(&bytes[from..from + piece.len()]);
+                    out.copy_from_slice(&self.state.token_bytes()[from..from + out.len()]);
                 }
-                Place::Device(from) => self.device.read(from, piece)?,
+                Place::Device(from) => self.device.read(from, out)?,
                 Place::Host(from) => {
-                    let Sections::HostSlot(bytes) = self.sections else {
-                        unreachable!("only a host slot has places on the host")
-                    };
-                    piece.copy_from_slice(&bytes[from..from + piece.len()]);
+                    out.copy_from_slice(&self.state.host_slot()[from..from + out.len()]);
                 }
             }
-            at += piece.len() as u64;
-            out = rest;
         }
         Ok(())
     }
 
-    fn write(&mut self, mut at: u64, mut bytes: &[u8]) -> Result<(), DeviceError> {
-        while !bytes.is_empty() {
-            let (place, left) = self.locate(at);
-            let (piece, rest) = bytes.split_at(Bytes(left).as_usize().min(bytes.len()));
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        for (place, piece) in self.state.pieces(at, 0..bytes.len()) {
             match place {
-                Place::Token(to) => {
-                    let own: &[u8] = bytemuck::cast_slice(self.tokens);
-                    if piece != &own[to..to + piece.len()] {
-                        return Err(DeviceError::Fault { what: "an image of other tokens" });
-                    }
-                }
-                Place::Device(to) => self.device.write(to, piece)?,
+                Place::Token(to) => self.state.check_tokens(to, &bytes[piece])?,
+                Place::Device(to) => self.device.write(to, &bytes[piece])?,
                 Place::Host(_) => unreachable!("images are restored into lanes"),
             }
-            at += piece.len() as u64;
-            bytes = rest;
         }
         Ok(())
+    }
+
+    fn is_beside(&self) -> bool {
+        self.device.copies_beside()
+    }
+
+    fn begin_read(&mut self, at: u64, mut frame: Blocks, within: Range<usize>) -> CopyId {
+        for (place, piece) in self.state.pieces(at, within.clone()) {
+            let (from, source) = match place {
+                Place::Token(from) => (from, self.state.token_bytes()),
+                Place::Host(from) => (from, self.state.host_slot()),
+                Place::Device(_) => continue,
+            };
+            let bytes = &source[from..from + piece.len()];
+            frame[piece].copy_from_slice(bytes);
+        }
+        self.device.begin_copies(CopyWay::Out, frame, &mut self.state.parts(at, within))
+    }
+
+    fn begin_write(
+        &mut self,
+        at: u64,
+        frame: Blocks,
+        within: Range<usize>,
+    ) -> Result<CopyId, Copied> {
+        for (place, piece) in self.state.pieces(at, within.clone()) {
+            let result = match place {
+                Place::Token(to) => self.state.check_tokens(to, &frame[piece]),
+                Place::Device(_) => Ok(()),
+                Place::Host(_) => unreachable!("images are restored into lanes"),
+            };
+            if result.is_err() {
+                return Err(Copied { host: frame, result });
+            }
+        }
+        Ok(self.device.begin_copies(CopyWay::In, frame, &mut self.state.parts(at, within)))
+    }
+
+    fn end(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
+        self.device.end_copies(copies, wait || self.wait)
     }
 }
 

@@ -295,7 +295,7 @@ const LIMITS: Limits = Limits {
 fn the_plan_has_the_bytes_that_the_device_uses() {
     let program = golden("qwen3");
     for activations in [Bf16, F32] {
-        let layout = StoredLayout { kv_format: KvFormat::Bf16, activations };
+        let layout = StoredLayout { kv_format: KvFormat::Bf16, activations, tables_on_host: false };
         let mapped = lay_out(&program, &LIMITS, &layout).unwrap();
         let scratch = StoredScratch::new(&program, &LIMITS, activations).unwrap();
         assert_eq!(mapped.addresses().scratch.1.0, scratch.end, "{activations:?}");
@@ -319,7 +319,8 @@ fn the_plan_has_the_bytes_that_the_device_uses() {
 #[test]
 fn recorded_rounds_are_counted_up_to_their_widest() {
     let program = golden("llama");
-    let layout = StoredLayout { kv_format: KvFormat::Bf16, activations: Bf16 };
+    let layout =
+        StoredLayout { kv_format: KvFormat::Bf16, activations: Bf16, tables_on_host: false };
     let bytes =
         |lanes_max| layout.graph_bytes(&program, &Limits { lanes_max, ..LIMITS }).unwrap().0;
     assert!(bytes(1) < bytes(2));
@@ -329,7 +330,8 @@ fn recorded_rounds_are_counted_up_to_their_widest() {
 #[test]
 fn matrices_are_planned_in_whole_groups() {
     let program = golden("llama");
-    let layout = StoredLayout { kv_format: KvFormat::Bf16, activations: Bf16 };
+    let layout =
+        StoredLayout { kv_format: KvFormat::Bf16, activations: Bf16, tables_on_host: false };
     let mut weight = program.weights[program.weights.len() - 1].clone();
     weight.kind = ignis_ops::WeightKind::Matrix;
     for (dtype, rows, cols, bytes) in [

@@ -9,8 +9,11 @@ use ignis_formats::{Checkpoint, FormatError};
 use ignis_models::{Family, Model};
 use ignis_types::{Bytes, Limits, PlanLine};
 
-const STORED: StoredLayout =
-    StoredLayout { kv_format: KvFormat::Bf16, activations: StoredActivations::Bf16 };
+const STORED: StoredLayout = StoredLayout {
+    kv_format: KvFormat::Bf16,
+    activations: StoredActivations::Bf16,
+    tables_on_host: false,
+};
 
 /// The text part of Qwen3.8-27B, which 3.5 and 3.6 share.
 const QWEN_27B: &str = r#"{
@@ -79,6 +82,42 @@ fn the_27b_is_priced_from_its_config() {
         let stored = 2 * model.parameters();
         assert!((stored..stored + stored / 500).contains(&weights), "{weights} of {stored}");
     }
+}
+
+#[test]
+fn a_table_on_the_host_moves_from_the_weights_to_what_is_pinned() {
+    let limits = Limits {
+        lanes_max: 2,
+        chunk_tokens_max: 512,
+        context_tokens_max: 4096,
+        pages: 0,
+        retained_device: 0,
+        retained_host: 0,
+    };
+    let host = StoredLayout { tables_on_host: true, ..STORED };
+    let table = 2 * 248_320 * 5120;
+    for (tied, moved) in [(false, table), (true, 0)] {
+        let config = QWEN_27B.replace(
+            r#""tie_word_embeddings": false"#,
+            &format!(r#""tie_word_embeddings": {tied}"#),
+        );
+        let folder = folder(&format!("27b-tied-{tied}"), &config);
+        let model = Model::of(&Checkpoint::open_header(&folder).unwrap()).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let [on_device, on_host] =
+            [STORED, host].map(|layout| needs(&model.program, &limits, &layout).unwrap());
+        let weights = [&on_device, &on_host].map(|needs| line(needs, PlanLine::Weights));
+        assert_eq!(weights[0] - weights[1], moved, "tied: {tied}");
+        assert_eq!(on_host.pinned.0 - on_device.pinned.0, moved, "tied: {tied}");
+        assert!(on_device.pinned.0 > 0, "a round's inputs and results are pinned");
+    }
+    let options =
+        CpuOptions { threads: 1, activations: Activations::Int8, kv_format: KvFormat::Bf16 };
+    let folder = folder("27b-cpu", QWEN_27B);
+    let model = Model::of(&Checkpoint::open_header(&folder).unwrap()).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let cpu = needs(&model.program, &limits, &CpuLayout::new(options)).unwrap();
+    assert_eq!(cpu.pinned, Bytes::ZERO);
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(crate) struct DeviceOptions {
     kv: KvFormat,
     /// For the CPU, and for a card.
     act: (Activations, StoredActivations),
+    /// On a card, a table that is no product's stays in host memory.
+    tables_on_host: bool,
     libraries: Libraries,
 }
 
@@ -43,6 +45,7 @@ impl DeviceOptions {
         activations = None,
         nvrtc = None,
         kernels = None,
+        embedding = "device",
     ))]
     fn new(
         device: &str,
@@ -51,6 +54,7 @@ impl DeviceOptions {
         activations: Option<&str>,
         nvrtc: Option<PathBuf>,
         kernels: Option<PathBuf>,
+        embedding: &str,
     ) -> PyResult<Self> {
         let unknown = |what: &str, found: &str, expected: &str| {
             PyValueError::new_err(format!("{what} is {found:?}, expected {expected}"))
@@ -75,6 +79,9 @@ impl DeviceOptions {
             other if on_card => return Err(unknown("activations", other, "bf16 or f32")),
             other => return Err(unknown("activations", other, "int8 or f32")),
         };
+        if !["host", "device"].contains(&embedding) {
+            return Err(unknown("embedding", embedding, "host or device"));
+        }
         Ok(DeviceOptions {
             device: device.to_owned(),
             threads,
@@ -82,6 +89,7 @@ impl DeviceOptions {
             activations: activations.to_owned(),
             kv,
             act,
+            tables_on_host: embedding == "host",
             libraries: Libraries { nvrtc, cache: kernels },
         })
     }
@@ -134,6 +142,7 @@ impl DeviceOptions {
         CudaOptions {
             kv_format: self.kv,
             activations: self.act.1,
+            tables_on_host: self.tables_on_host,
             dtypes: Some(matrix_dtypes(program)),
             libraries: self.libraries.clone(),
         }
@@ -142,7 +151,11 @@ impl DeviceOptions {
     /// The sizes of the device, which need not be here.
     pub(crate) fn layout(&self) -> Box<dyn DeviceLayout> {
         match self.device.as_str() {
-            "cuda" => Box::new(StoredLayout { kv_format: self.kv, activations: self.act.1 }),
+            "cuda" => Box::new(StoredLayout {
+                kv_format: self.kv,
+                activations: self.act.1,
+                tables_on_host: self.tables_on_host,
+            }),
             "sim" => Box::new(SimLayout),
             _ => Box::new(CpuLayout::new(self.cpu())),
         }

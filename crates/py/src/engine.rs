@@ -150,9 +150,12 @@ impl Engine {
             return Err(PyValueError::new_err("vocab is 0, expected at least 1"));
         }
         let program = ignis_sim::witness_program(vocab);
-        let device = Box::new(SimDevice::new(seed, fault_ppm));
+        let device = SimDevice::new(seed, fault_ppm);
+        // With a disk, moves have times of their own anyhow: those of copies join them.
+        let device = if disk_windows > 0 { device.copying_beside() } else { device };
         let storage =
             simulated_storage(seed, ram_windows, disk_windows, disk_fault_ppm, window_bytes);
+        let device = Box::new(device);
         let inner = ignis_engine::simulated(&program, &limits.native(), device, storage, seed)
             .map_err(from_engine)?;
         Ok(Engine::new(inner))
@@ -189,6 +192,11 @@ impl Engine {
 
     fn reserved(&self) -> PyResult<Vec<(&'static str, u64)>> {
         Ok(self.lock()?.reserved().map(|(line, bytes)| (line.name(), bytes.0)).collect())
+    }
+
+    #[getter]
+    fn pinned_bytes(&self) -> PyResult<u64> {
+        Ok(self.lock()?.pinned().0)
     }
 
     fn plan_allocations_after_seal(&self) -> PyResult<u64> {

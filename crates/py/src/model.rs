@@ -203,6 +203,7 @@ pub(crate) struct Needs {
     kv_page_bytes: u64,
     page_tokens: u32,
     retained_slot_bytes: u64,
+    pinned_bytes: u64,
     image_payload_bytes: u64,
     window_bytes: u32,
 }
@@ -228,6 +229,7 @@ pub(crate) fn needs(
         kv_page_bytes: needs.kv_page.0,
         page_tokens: ignis_types::PAGE_TOKENS,
         retained_slot_bytes: needs.host_slot.0,
+        pinned_bytes: needs.pinned.0,
         image_payload_bytes: needs.image_payload.0,
         window_bytes,
     })

@@ -1,6 +1,9 @@
 //! Device memory whose pages hold the tokens stored there, and whose section a running hash.
 
-use ignis_backend::{Addresses, Device, DeviceError, DeviceLayout, LaneSampling};
+use ignis_backend::{
+    Addresses, Blocks, COPIES_MAX, Copied, CopyId, CopyPart, CopyWay, Device, DeviceError,
+    DeviceLayout, LaneSampling,
+};
 use ignis_ops::{
     ExpertLinear, KvShape, Linear, Program, Round, SampleOut, SectionSpec, Segment, WeightId,
     WeightSpec,
@@ -69,6 +72,18 @@ struct Started {
     fails: bool,
 }
 
+/// Most polls that copies take.
+const COPY_POLLS_MAX: u32 = 3;
+
+/// Copies in flight.
+#[derive(Debug)]
+struct Flight {
+    way: CopyWay,
+    host: Blocks,
+    parts: Vec<CopyPart>,
+    polls: u32,
+}
+
 /// Runs the witness over real block tables.
 #[derive(Debug)]
 pub struct SimDevice {
@@ -86,6 +101,10 @@ pub struct SimDevice {
     running: usize,
     /// `[lanes_max, vocab]`, one hot.
     logits: Vec<f32>,
+    /// Out, then in.
+    flights: [Option<Flight>; 2 * COPIES_MAX],
+    copies: u32,
+    beside: bool,
 }
 
 impl SimDevice {
@@ -109,12 +128,21 @@ impl SimDevice {
             pool: 0,
             running: 0,
             logits: Vec::new(),
+            flights: [const { None }; 2 * COPIES_MAX],
+            copies: 0,
+            beside: false,
         }
     }
 
     /// The same at this pace.
     pub fn at(self, pace: Pace) -> Self {
         SimDevice { pace, ..self }
+    }
+
+    /// The device with copies beside its rounds, which are made when they end: as late as can be,
+    /// after some polls.
+    pub fn copying_beside(self) -> Self {
+        SimDevice { beside: true, ..self }
     }
 
     fn compute(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
@@ -329,5 +357,44 @@ impl Device for SimDevice {
         let from = self.span(from, bytes.as_usize());
         self.memory.copy_within(from, Bytes(to).as_usize());
         Ok(())
+    }
+
+    fn copies_beside(&self) -> bool {
+        self.beside
+    }
+
+    fn begin_copies(
+        &mut self,
+        way: CopyWay,
+        host: Blocks,
+        parts: &mut dyn Iterator<Item = CopyPart>,
+    ) -> CopyId {
+        let first = if way == CopyWay::Out { 0 } else { COPIES_MAX };
+        let slots = &self.flights[first..first + COPIES_MAX];
+        let free = slots.iter().position(Option::is_none).expect("too many copies in flight");
+        let at = first + free;
+        self.copies = self.copies.wrapping_add(1);
+        let polls = witness_next([self.copies], COPY_POLLS_MAX + 1, self.seed);
+        self.flights[at] = Some(Flight { way, host, parts: parts.collect(), polls });
+        CopyId(at as u32)
+    }
+
+    fn end_copies(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
+        let at = copies.0 as usize;
+        let flight = self.flights[at].as_mut().expect("copies end once");
+        if flight.polls > 0 && !wait {
+            flight.polls -= 1;
+            return None;
+        }
+        let Flight { way, mut host, parts, .. } = self.flights[at].take()?;
+        for part in parts {
+            let span = self.span(part.at, part.bytes);
+            let piece = part.host..part.host + part.bytes;
+            match way {
+                CopyWay::Out => host[piece].copy_from_slice(&self.memory[span]),
+                CopyWay::In => self.memory[span].copy_from_slice(&host[piece]),
+            }
+        }
+        Some(Copied { host, result: Ok(()) })
     }
 }

@@ -14,6 +14,7 @@ use crate::chain::Chains;
 use crate::error::TierError;
 use crate::geometry::{STAGES, disk_windows, frames_start, header_offset};
 use crate::header::Header;
+use crate::memory::{TakeMemory, heap, take_named};
 use crate::stage::{Returned, Stage};
 
 /// Longest that a shutdown waits for the headers of dropped images to be zeroed.
@@ -61,16 +62,24 @@ impl std::fmt::Debug for DiskStore {
 
 impl DiskStore {
     /// Takes the buffers. What the file holds is not looked at yet.
-    pub(crate) fn new(disk: Box<dyn Disk>, window_bytes: u32) -> Result<DiskStore, TierError> {
+    pub(crate) fn new(
+        disk: Box<dyn Disk>,
+        window_bytes: u32,
+        take: TakeMemory<'_>,
+    ) -> Result<DiskStore, TierError> {
         assert!(disk.depth() > 2 * STAGES, "each buffer and a header may be in flight");
+        let what = "the buffers of KV-disk";
+        let mut buffers = take_named(what, take, 2 * STAGES, window_bytes)?.into_iter();
+        // No device copies the headers: theirs is any memory.
+        let mut header = take_named(what, &mut heap, 1, BLOCK_BYTES as u32)?.into_iter();
         let windows = disk_windows(disk.bytes(), window_bytes);
-        let stage = || Stage::new(window_bytes as usize, "the buffers of KV-disk");
+        let mut stage = || Stage::new(buffers.next().expect("two buffers each way were taken"));
         Ok(DiskStore {
             chains: Chains::new(windows),
             window_bytes,
-            out: [stage()?, stage()?],
-            inward: [stage()?, stage()?],
-            header: Stage::new(BLOCK_BYTES, "the buffers of KV-disk")?,
+            out: [stage(), stage()],
+            inward: [stage(), stage()],
+            header: Stage::new(header.next().expect("one buffer was taken")),
             header_write: HeaderWrite::Zero,
             zero_queue: VecDeque::with_capacity(windows as usize),
             counts: DiskCounts::default(),
@@ -81,7 +90,7 @@ impl DiskStore {
 
     /// Requests for memory that it made.
     pub(crate) fn reservations(&self) -> u64 {
-        2 * STAGES as u64 + 1
+        2
     }
 
     pub(crate) fn counts(&self) -> DiskCounts {

@@ -11,12 +11,14 @@ use crate::image::{ImageId, Tier};
 #[non_exhaustive]
 pub enum TierError {
     /// Host memory could not be had.
-    #[error("cannot reserve {bytes} B of host memory for {what}")]
+    #[error("cannot reserve {bytes} B of host memory for {what}: {reason}")]
     Reserve {
         /// How much.
         bytes: u64,
         /// For what.
         what: &'static str,
+        /// What was said.
+        reason: String,
     },
     /// A size or count is outside what a tier can hold.
     #[error("{what} is {found}; it must be {expected}")]

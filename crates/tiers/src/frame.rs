@@ -55,7 +55,8 @@ impl Stamp {
         header
     }
 
-    fn payload(&self) -> std::ops::Range<usize> {
+    /// Where the payload lies in the frame.
+    pub(crate) fn payload(&self) -> std::ops::Range<usize> {
         FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + self.bytes as usize
     }
 }
@@ -94,6 +95,26 @@ pub(crate) fn write_frame<E>(
     frame[SUM_AT..FRAME_HEADER_BYTES].copy_from_slice(&sum.finish().to_le_bytes());
     frame[stamp.payload().end..stamp.stored_bytes()].fill(0);
     Ok(())
+}
+
+/// Completes a frame whose payload is in place: header, checksum, and zeros behind it.
+pub(crate) fn seal_frame(frame: &mut [u8], stamp: &Stamp) {
+    let header = stamp.header();
+    let mut sum = Checksum::new();
+    sum.add(&header);
+    sum.add(&frame[stamp.payload()]);
+    frame[..SUM_AT].copy_from_slice(&header);
+    frame[SUM_AT..FRAME_HEADER_BYTES].copy_from_slice(&sum.finish().to_le_bytes());
+    frame[stamp.payload().end..stamp.stored_bytes()].fill(0);
+}
+
+/// Checks a whole frame, payload and all.
+pub(crate) fn check_frame(frame: &[u8], stamp: &Stamp) -> Result<(), Difference> {
+    check_header(frame, stamp)?;
+    let mut sum = Checksum::new();
+    sum.add(&frame[..SUM_AT]);
+    sum.add(&frame[stamp.payload()]);
+    check_sum(frame, &sum)
 }
 
 /// Reads a frame: `take(at, piece)` is given the payload's bytes from `at` on, piece by piece. They
@@ -204,11 +225,23 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_filled_in_place_is_the_same() {
+        let wanted = frame();
+        let mut sealed = vec![0xEE; 8192];
+        sealed[STAMP.payload()].copy_from_slice(&wanted[STAMP.payload()]);
+        seal_frame(&mut sealed, &STAMP);
+        assert!(sealed == wanted);
+        assert_eq!(check_frame(&sealed, &STAMP), Ok(()));
+        assert!(check_frame(&sealed, &Stamp { window: 2, ..STAMP }).is_err());
+    }
+
+    #[test]
     fn every_flipped_bit_of_header_and_payload_is_seen() {
         let mut frame = frame();
         for bit in (0..FRAME_HEADER_BYTES * 8).chain((512..(64 + 5000) * 8).step_by(97)) {
             frame[bit / 8] ^= 1 << (bit % 8);
             assert!(matches!(read(&frame, &STAMP), Err(FrameError::Damaged(_))), "bit {bit}");
+            assert!(check_frame(&frame, &STAMP).is_err(), "bit {bit}");
             let mut to = vec![0; 8192];
             assert!(copy_frame(&frame, &mut to, &STAMP).is_err(), "bit {bit}");
             frame[bit / 8] ^= 1 << (bit % 8);

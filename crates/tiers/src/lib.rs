@@ -6,7 +6,8 @@
 //! of frames in one block of host memory. KV-disk is one file: a label, a table of headers, frames;
 //! an image's header is written last, commits it, and is zeroed to forget it.
 //!
-//! Key properties: a move advances at most one window a step and can be given up between any two;
+//! Key properties: a move advances at most one window a step and can be given up between any two; a
+//! device that copies beside its rounds has a window's frame from one step to a later one;
 //! no call waits for a disk but [`Tiers::wait`], construction and drop; nothing takes memory after
 //! construction; an image is restored byte for byte or refused, never as other bytes.
 //!
@@ -23,6 +24,7 @@ mod frame;
 mod geometry;
 mod header;
 mod image;
+mod memory;
 mod move_in;
 mod move_out;
 mod nonce;
@@ -30,8 +32,10 @@ mod payload;
 mod ram;
 mod recover;
 mod stage;
+mod step;
 mod table;
 mod tiers;
+mod travel;
 
 pub use disk_store::DiskCounts;
 pub use error::TierError;
@@ -41,5 +45,7 @@ pub use geometry::{
     disk_windows, window_bytes,
 };
 pub use image::{Found, ImageHead, ImageId, Kind, TOKEN_BYTES, Tier};
+pub use memory::TakeMemory;
 pub use payload::{NoPayload, Payload};
-pub use tiers::{Step, TierLimits, Tiers};
+pub use step::{Step, TierLimits};
+pub use tiers::Tiers;

@@ -1,11 +1,11 @@
 //! Restoring an image, a window at a time.
 
-use ignis_backend::DeviceError;
+use ignis_backend::{Blocks, Copied, CopyId, DeviceError};
 
 use crate::chain::END;
 use crate::disk_store::DiskStore;
 use crate::error::TierError;
-use crate::frame::{FrameError, Stamp, read_frame};
+use crate::frame::{FrameError, Stamp, check_frame, read_frame};
 use crate::geometry::{STAGES, window_room};
 use crate::header::Header;
 use crate::image::{ImageId, Tier};
@@ -13,6 +13,7 @@ use crate::move_out::{Progress, damaged};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
+use crate::travel::{Travelling, stage_of};
 
 /// A move in, in flight.
 #[derive(Debug)]
@@ -20,15 +21,30 @@ pub(crate) struct MoveIn {
     pub(crate) image: ImageId,
     tier: Tier,
     header: Header,
-    /// The window to read next, and how many were asked for and how many taken so far.
+    /// The window to read next, and how many were asked of the disk so far.
     window: u32,
     asked: u32,
+    /// Whether the next window to be sent was found whole; how many were sent.
+    checked: bool,
+    sent: u32,
+    travelling: Option<Travelling>,
+    /// Windows that have arrived.
     taken: u32,
 }
 
 impl MoveIn {
     pub(crate) fn new(id: ImageId, image: &Image, header: Header) -> MoveIn {
-        MoveIn { image: id, tier: image.tier, header, window: image.first, asked: 0, taken: 0 }
+        MoveIn {
+            image: id,
+            tier: image.tier,
+            header,
+            window: image.first,
+            asked: 0,
+            checked: false,
+            sent: 0,
+            travelling: None,
+            taken: 0,
+        }
     }
 
     /// Has the disk read ahead into every buffer that is idle.
@@ -44,37 +60,182 @@ impl MoveIn {
         }
     }
 
+    /// True if the device has a frame.
+    pub(crate) fn is_travelling(&self) -> bool {
+        self.travelling.is_some()
+    }
+
     /// One window further at most. After an error or a landing the move is not stepped again.
     pub(crate) fn step(
         &mut self,
-        ram: &RamStore,
-        disk: Option<&mut DiskStore>,
+        ram: &mut RamStore,
+        mut disk: Option<&mut DiskStore>,
         sink: &mut dyn Payload,
     ) -> Result<Progress, TierError> {
+        let stepped = match (self.tier, disk.as_deref_mut()) {
+            (Tier::Disk, Some(disk)) if sink.is_beside() => self.send_from_disk(ram, disk, sink),
+            (Tier::Disk, Some(disk)) => self.step_from_disk(disk, sink),
+            _ if sink.is_beside() => self.send_from_ram(ram, sink),
+            _ => self.step_from_ram(ram, sink),
+        };
+        if stepped.is_err() {
+            let mut end = |copies| sink.end(copies, true).expect("what was waited for is over");
+            let _ = self.settle(ram, disk, &mut end);
+        }
+        stepped
+    }
+
+    /// Takes back the frame that travels, if one does: from `end`, which may wait.
+    pub(crate) fn settle(
+        &mut self,
+        ram: &mut RamStore,
+        disk: Option<&mut DiskStore>,
+        end: &mut dyn FnMut(CopyId) -> Copied,
+    ) -> Result<(), DeviceError> {
+        let Some(travelling) = self.travelling.take() else { return Ok(()) };
+        let copied = end(travelling.copies);
+        self.put_back(ram, disk, &travelling, copied)
+    }
+
+    fn put_back(
+        &self,
+        ram: &mut RamStore,
+        disk: Option<&mut DiskStore>,
+        travelling: &Travelling,
+        copied: Copied,
+    ) -> Result<(), DeviceError> {
         match (self.tier, disk) {
             (Tier::Disk, Some(disk)) => {
-                let stage = self.taken as usize % STAGES;
-                let result = match self.taken < self.asked {
-                    true => disk.inward[stage].result(),
-                    false => None,
-                };
-                if let Some(result) = result {
-                    result.map_err(|error| disk.error(error))?;
-                    let taken = self.take(disk.inward[stage].buffer(), sink);
-                    taken.map_err(|error| error.named(|| disk.file()))?;
-                    self.ask(disk);
-                    return Ok(self.progress());
-                }
-                self.ask(disk);
-                Ok(Progress::Waiting)
+                disk.inward[stage_of(travelling)].return_buffer(copied.host);
             }
-            _ => {
-                let taken = self.take(ram.frame(self.window), sink);
-                taken.map_err(|error| error.named(|| Tier::Ram.to_string()))?;
-                self.window = ram.chains.next(self.window);
-                Ok(self.progress())
-            }
+            _ => ram.take_back(travelling.window, copied.host),
         }
+        copied.result
+    }
+
+    fn step_from_disk(
+        &mut self,
+        disk: &mut DiskStore,
+        sink: &mut dyn Payload,
+    ) -> Result<Progress, TierError> {
+        let stage = self.taken as usize % STAGES;
+        let result = match self.taken < self.asked {
+            true => disk.inward[stage].result(),
+            false => None,
+        };
+        if let Some(result) = result {
+            result.map_err(|error| disk.error(error))?;
+            let taken = self.take(disk.inward[stage].buffer(), sink);
+            taken.map_err(|error| error.named(|| disk.file()))?;
+            self.ask(disk);
+            return Ok(self.progress());
+        }
+        self.ask(disk);
+        Ok(Progress::Waiting)
+    }
+
+    fn step_from_ram(
+        &mut self,
+        ram: &RamStore,
+        sink: &mut dyn Payload,
+    ) -> Result<Progress, TierError> {
+        let frame = ram.frame(self.window).expect("only this move has its frames travel");
+        let taken = self.take(frame, sink);
+        taken.map_err(|error| error.named(|| Tier::Ram.to_string()))?;
+        self.window = ram.chains.next(self.window);
+        Ok(self.progress())
+    }
+
+    /// Checks the next window while the one before it travels, then sends it.
+    fn send_from_ram(
+        &mut self,
+        ram: &mut RamStore,
+        sink: &mut dyn Payload,
+    ) -> Result<Progress, TierError> {
+        let mut progress = Progress::Waiting;
+        if !self.checked && self.window != END {
+            let frame = ram.frame(self.window).expect("only this move has its frames travel");
+            let stamp = self.header.stamp(self.sent);
+            check_frame(frame, &stamp)
+                .map_err(|found| damaged(Tier::Ram.to_string(), &stamp, found))?;
+            self.checked = true;
+            progress = Progress::Advanced;
+        }
+        if self.arrived(ram, None, sink)? {
+            progress = self.progress();
+        }
+        if self.checked && self.travelling.is_none() {
+            let window = self.window;
+            self.window = ram.chains.next(window);
+            let frame = ram.lend(window);
+            if let Err(refused) = self.send(frame, window, sink) {
+                ram.take_back(window, refused.host);
+                refused.result?;
+            }
+            progress = Progress::Advanced;
+        }
+        Ok(progress)
+    }
+
+    /// The same, of windows that the disk has read.
+    fn send_from_disk(
+        &mut self,
+        ram: &mut RamStore,
+        disk: &mut DiskStore,
+        sink: &mut dyn Payload,
+    ) -> Result<Progress, TierError> {
+        let mut progress = Progress::Waiting;
+        let stage = self.sent as usize % STAGES;
+        if !self.checked
+            && self.sent < self.asked
+            && let Some(result) = disk.inward[stage].result()
+        {
+            result.map_err(|error| disk.error(error))?;
+            let stamp = self.header.stamp(self.sent);
+            check_frame(disk.inward[stage].buffer(), &stamp)
+                .map_err(|found| damaged(disk.file(), &stamp, found))?;
+            self.checked = true;
+            progress = Progress::Advanced;
+        }
+        if self.arrived(ram, Some(disk), sink)? {
+            progress = self.progress();
+        }
+        if self.checked && self.travelling.is_none() {
+            let frame = disk.inward[stage].lend();
+            if let Err(refused) = self.send(frame, END, sink) {
+                disk.inward[stage].return_buffer(refused.host);
+                refused.result?;
+            }
+            progress = Progress::Advanced;
+        }
+        self.ask(disk);
+        Ok(progress)
+    }
+
+    /// Whether the window that travelled has arrived; its frame is back in place then.
+    fn arrived(
+        &mut self,
+        ram: &mut RamStore,
+        disk: Option<&mut DiskStore>,
+        sink: &mut dyn Payload,
+    ) -> Result<bool, DeviceError> {
+        let Some(travelling) = self.travelling else { return Ok(false) };
+        let Some(copied) = sink.end(travelling.copies, false) else { return Ok(false) };
+        self.travelling = None;
+        self.put_back(ram, disk, &travelling, copied)?;
+        self.taken += 1;
+        Ok(true)
+    }
+
+    /// Sends the window that was checked.
+    fn send(&mut self, frame: Blocks, window: u32, sink: &mut dyn Payload) -> Result<(), Copied> {
+        let stamp = self.header.stamp(self.sent);
+        let start = u64::from(self.sent) * window_room(self.header.window_bytes);
+        let copies = sink.begin_write(start, frame, stamp.payload())?;
+        self.travelling = Some(Travelling { copies, window, stamp });
+        self.checked = false;
+        self.sent += 1;
+        Ok(())
     }
 
     fn progress(&self) -> Progress {
@@ -111,7 +272,8 @@ mod tests {
     use super::*;
     use crate::image::{ImageHead, Kind};
     use crate::payload::NoPayload;
-    use crate::tiers::{Step, TierLimits, Tiers};
+    use crate::step::{Step, TierLimits};
+    use crate::tiers::Tiers;
 
     struct Bytes([u8; 9000]);
 

@@ -1,17 +1,18 @@
 //! Making an image, a window at a time: of a sequence, or of an image in the tier above.
 
-use ignis_backend::DeviceError;
+use ignis_backend::{Copied, CopyId, DeviceError};
 
 use crate::chain::END;
 use crate::disk_store::DiskStore;
 use crate::error::TierError;
-use crate::frame::{Difference, Stamp, copy_frame, write_frame};
+use crate::frame::{Difference, Stamp, copy_frame, seal_frame, write_frame};
 use crate::geometry::{STAGES, window_room};
 use crate::header::Header;
 use crate::image::{ImageId, Tier};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
+use crate::travel::{Travelling, stage_of};
 
 /// How far a step brought a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +40,11 @@ pub(crate) struct MoveOut {
     header: Header,
     first: u32,
     source: Option<Source>,
-    /// The window to fill next, and its index in the image.
+    /// The window to begin next, and its index in the image.
     window: u32,
+    begun: u32,
+    travelling: Option<Travelling>,
+    /// Windows whose frames are complete.
     filled: u32,
     /// Windows that the disk has written.
     written: u32,
@@ -57,6 +61,8 @@ impl MoveOut {
             first: image.first,
             source: None,
             window: image.first,
+            begun: 0,
+            travelling: None,
             filled: 0,
             written: 0,
             committing: false,
@@ -84,17 +90,66 @@ impl MoveOut {
         self.committing
     }
 
+    /// True if the device has a frame.
+    pub(crate) fn is_travelling(&self) -> bool {
+        self.travelling.is_some()
+    }
+
     /// One window further at most. After an error or a landing the move is not stepped again.
     pub(crate) fn step(
         &mut self,
         ram: &mut RamStore,
-        disk: Option<&mut DiskStore>,
+        mut disk: Option<&mut DiskStore>,
         source: &mut dyn Payload,
     ) -> Result<Progress, TierError> {
-        match (self.tier, disk) {
+        let stepped = match (self.tier, disk.as_deref_mut()) {
             (Tier::Disk, Some(disk)) => self.step_to_disk(ram, disk, source),
             _ => self.step_to_ram(ram, source),
+        };
+        if stepped.is_err() {
+            let mut end = |copies| source.end(copies, true).expect("what was waited for is over");
+            let _ = self.settle(ram, disk, &mut end);
         }
+        stepped
+    }
+
+    /// Takes back the frame that travels, if one does: from `end`, which may wait.
+    pub(crate) fn settle(
+        &mut self,
+        ram: &mut RamStore,
+        disk: Option<&mut DiskStore>,
+        end: &mut dyn FnMut(CopyId) -> Copied,
+    ) -> Result<(), DeviceError> {
+        let Some(travelling) = self.travelling.take() else { return Ok(()) };
+        let copied = end(travelling.copies);
+        match (self.tier, disk) {
+            (Tier::Disk, Some(disk)) => {
+                disk.out[stage_of(&travelling)].return_buffer(copied.host);
+            }
+            _ => ram.take_back(travelling.window, copied.host),
+        }
+        copied.result
+    }
+
+    /// The window that travelled and has arrived, its frame back in place but not yet sealed.
+    fn arrived(
+        &mut self,
+        ram: &mut RamStore,
+        disk: Option<&mut DiskStore>,
+        source: &mut dyn Payload,
+    ) -> Result<Option<Travelling>, DeviceError> {
+        let Some(travelling) = self.travelling else { return Ok(None) };
+        let Some(copied) = source.end(travelling.copies, false) else { return Ok(None) };
+        let mut copied = Some(copied);
+        self.settle(ram, disk, &mut |_| copied.take().expect("one window travels at a time"))?;
+        Ok(Some(travelling))
+    }
+
+    /// The next window's stamp and place; the one after it comes next.
+    fn begin(&mut self, next: u32) -> (Stamp, u32) {
+        let stamp = self.header.stamp(self.begun);
+        self.begun += 1;
+        (stamp, std::mem::replace(&mut self.window, next))
     }
 
     fn step_to_ram(
@@ -102,16 +157,31 @@ impl MoveOut {
         ram: &mut RamStore,
         source: &mut dyn Payload,
     ) -> Result<Progress, TierError> {
-        let stamp = self.header.stamp(self.filled);
-        self.fill(ram.frame_mut(self.window), &stamp, source)?;
-        self.window = ram.chains.next(self.window);
-        self.filled += 1;
-        Ok(if self.window == END { Progress::Landed } else { Progress::Advanced })
+        let arrived = self.arrived(ram, None, source)?;
+        if self.travelling.is_some() {
+            return Ok(Progress::Waiting);
+        }
+        if self.window != END {
+            let (stamp, window) = self.begin(ram.chains.next(self.window));
+            if source.is_beside() {
+                // It travels while the one before it is summed.
+                let copies =
+                    source.begin_read(self.start(&stamp), ram.lend(window), stamp.payload());
+                self.travelling = Some(Travelling { copies, window, stamp });
+            } else {
+                self.fill(ram.frame_mut(window), &stamp, source)?;
+            }
+        }
+        if let Some(Travelling { window, stamp, .. }) = arrived {
+            seal_frame(ram.frame_mut(window), &stamp);
+        }
+        let over = self.window == END && self.travelling.is_none();
+        Ok(if over { Progress::Landed } else { Progress::Advanced })
     }
 
     fn step_to_disk(
         &mut self,
-        ram: &RamStore,
+        ram: &mut RamStore,
         disk: &mut DiskStore,
         source: &mut dyn Payload,
     ) -> Result<Progress, TierError> {
@@ -122,24 +192,31 @@ impl MoveOut {
             self.written += 1;
             progress = Progress::Advanced;
         }
-        let stage = self.filled as usize % STAGES;
-        if self.window != END && disk.out[stage].is_idle() {
-            let stamp = self.header.stamp(self.filled);
-            let frame = disk.out[stage].buffer();
-            match &mut self.source {
-                None => self.fill(frame, &stamp, source)?,
-                Some(from) => {
-                    copy_frame(ram.frame(from.window), frame, &stamp)
-                        .map_err(|found| damaged("KV-RAM".into(), &stamp, found))?;
-                    from.window = ram.chains.next(from.window);
+        let arrived = self.arrived(ram, Some(disk), source)?;
+        let stage = self.begun as usize % STAGES;
+        if self.travelling.is_none() && self.window != END && disk.out[stage].is_idle() {
+            let filled = match self.source.is_none() && source.is_beside() {
+                true => {
+                    let (stamp, window) = self.begin(disk.chains.next(self.window));
+                    let frame = disk.out[stage].lend();
+                    let copies = source.begin_read(self.start(&stamp), frame, stamp.payload());
+                    self.travelling = Some(Travelling { copies, window, stamp });
+                    true
                 }
+                false => self.fill_stage(ram, disk, stage, source)?,
+            };
+            if filled {
+                progress = Progress::Advanced;
             }
-            disk.start_write(stage, self.window, stamp.stored_bytes());
-            self.window = disk.chains.next(self.window);
+        }
+        if let Some(Travelling { window, stamp, .. }) = arrived {
+            let stage = self.filled as usize % STAGES;
+            seal_frame(disk.out[stage].buffer(), &stamp);
+            disk.start_write(stage, window, stamp.stored_bytes());
             self.filled += 1;
             progress = Progress::Advanced;
         }
-        if self.window != END || self.written < self.filled {
+        if self.window != END || self.written < self.begun {
             return Ok(progress);
         }
         if !self.committing {
@@ -156,13 +233,43 @@ impl MoveOut {
         }
     }
 
+    /// Fills a buffer and has the disk write it; false if the frame to be copied travels.
+    fn fill_stage(
+        &mut self,
+        ram: &RamStore,
+        disk: &mut DiskStore,
+        stage: usize,
+        source: &mut dyn Payload,
+    ) -> Result<bool, TierError> {
+        let stamp = self.header.stamp(self.begun);
+        let frame = disk.out[stage].buffer();
+        match &mut self.source {
+            None => self.fill(frame, &stamp, source)?,
+            Some(from) => {
+                let Some(copied) = ram.frame(from.window) else { return Ok(false) };
+                copy_frame(copied, frame, &stamp)
+                    .map_err(|found| damaged("KV-RAM".into(), &stamp, found))?;
+                from.window = ram.chains.next(from.window);
+            }
+        }
+        let (_, window) = self.begin(disk.chains.next(self.window));
+        disk.start_write(stage, window, stamp.stored_bytes());
+        self.filled += 1;
+        Ok(true)
+    }
+
+    /// Where a window's payload starts in the image's.
+    fn start(&self, stamp: &Stamp) -> u64 {
+        u64::from(stamp.window) * window_room(self.header.window_bytes)
+    }
+
     fn fill(
         &self,
         frame: &mut [u8],
         stamp: &Stamp,
         source: &mut dyn Payload,
     ) -> Result<(), DeviceError> {
-        let start = u64::from(stamp.window) * window_room(self.header.window_bytes);
+        let start = self.start(stamp);
         write_frame(frame, stamp, |at, piece| source.read(start + at as u64, piece))
     }
 }

@@ -1,10 +1,13 @@
 //! The other end of a move: the state of a sequence as one run of bytes.
 
-use ignis_backend::DeviceError;
+use std::ops::Range;
+
+use ignis_backend::{Blocks, Copied, CopyId, DeviceError};
 
 /// A sequence's state, addressed as the payload of its image.
 ///
-/// A mover calls it with pieces of at most [`PIECE_BYTES`], in ascending order, each byte once.
+/// A mover asks for each byte once, in ascending order: in pieces of at most [`PIECE_BYTES`], or in
+/// whole windows that travel beside the caller, if the payload [`is_beside`](Payload::is_beside).
 ///
 /// [`PIECE_BYTES`]: crate::PIECE_BYTES
 pub trait Payload {
@@ -13,6 +16,32 @@ pub trait Payload {
     /// Stores `bytes` as the payload's bytes from `at` on. They are known to be right only once the
     /// move has landed.
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+    /// Whether windows travel beside the caller; if not, the three calls below are not made.
+    fn is_beside(&self) -> bool {
+        false
+    }
+    /// Begins to fill `within` of `frame` with the payload's bytes from `at` on.
+    fn begin_read(&mut self, at: u64, frame: Blocks, within: Range<usize>) -> CopyId {
+        let _ = (at, frame, within);
+        unreachable!("windows of this payload do not travel beside the caller")
+    }
+    /// Begins to store `within` of `frame` as the payload's bytes from `at` on, or gives the frame
+    /// back with what is wrong.
+    fn begin_write(
+        &mut self,
+        at: u64,
+        frame: Blocks,
+        within: Range<usize>,
+    ) -> Result<CopyId, Copied> {
+        let _ = (at, frame, within);
+        unreachable!("windows of this payload do not travel beside the caller")
+    }
+    /// Gives back the frame of a window that has arrived; `None` if it has not. With `wait` it
+    /// waits.
+    fn end(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
+        let _ = (copies, wait);
+        unreachable!("windows of this payload do not travel beside the caller")
+    }
 }
 
 /// The source of a copy between tiers, which reads no sequence.

@@ -1,45 +1,57 @@
 //! KV-RAM: an array of frames in one block of host memory.
 
-use ignis_backend::{BLOCK_BYTES, Blocks};
+use ignis_backend::Blocks;
 
 use crate::chain::Chains;
 use crate::error::TierError;
+use crate::memory::{TakeMemory, take_named};
 
 /// The frames, and which of them belong together.
 #[derive(Debug)]
 pub(crate) struct RamStore {
-    blocks: Option<Blocks>,
+    /// By window; none while its bytes travel.
+    frames: Vec<Option<Blocks>>,
     pub(crate) chains: Chains,
-    window_bytes: usize,
 }
 
 impl RamStore {
     /// Takes the memory, zeroed and resident, if there is a window at all.
-    pub(crate) fn new(windows: u32, window_bytes: u32) -> Result<RamStore, TierError> {
-        let window_bytes = window_bytes as usize;
-        let bytes = u64::from(windows) * window_bytes as u64;
-        let refused = TierError::Reserve { bytes, what: "KV-RAM" };
-        let blocks = match windows {
-            0 => None,
-            _ => Some(
-                Blocks::zeroed(windows as usize * (window_bytes / BLOCK_BYTES)).ok_or(refused)?,
-            ),
+    pub(crate) fn new(
+        windows: u32,
+        window_bytes: u32,
+        take: TakeMemory<'_>,
+    ) -> Result<RamStore, TierError> {
+        let frames = match windows {
+            0 => vec![],
+            _ => take_named("KV-RAM", take, windows as usize, window_bytes)?,
         };
-        Ok(RamStore { blocks, chains: Chains::new(windows), window_bytes })
+        let frames = frames.into_iter().map(Some).collect();
+        Ok(RamStore { frames, chains: Chains::new(windows) })
     }
 
     /// Requests for memory that it made.
     pub(crate) fn reservations(&self) -> u64 {
-        u64::from(self.blocks.is_some())
+        u64::from(!self.frames.is_empty())
     }
 
-    pub(crate) fn frame(&self, window: u32) -> &[u8] {
-        let blocks = self.blocks.as_deref().expect("a window lies in the block");
-        &blocks[window as usize * self.window_bytes..][..self.window_bytes]
+    /// A frame; none while it travels.
+    pub(crate) fn frame(&self, window: u32) -> Option<&[u8]> {
+        self.frames[window as usize].as_deref()
     }
 
+    /// A frame that does not travel.
     pub(crate) fn frame_mut(&mut self, window: u32) -> &mut [u8] {
-        let blocks = self.blocks.as_deref_mut().expect("a window lies in the block");
-        &mut blocks[window as usize * self.window_bytes..][..self.window_bytes]
+        self.frames[window as usize].as_deref_mut().expect("the frame does not travel")
+    }
+
+    /// Hands a frame out, to travel.
+    pub(crate) fn lend(&mut self, window: u32) -> Blocks {
+        self.frames[window as usize].take().expect("a frame travels once at a time")
+    }
+
+    /// Takes a frame back.
+    pub(crate) fn take_back(&mut self, window: u32, frame: Blocks) {
+        let before = self.frames[window as usize].replace(frame);
+        assert!(before.is_none(), "the frame was lent");
     }
 }

@@ -1,8 +1,6 @@
 //! Buffers between a mover and the disk, and whose the operation in flight is.
 
-use ignis_backend::{BLOCK_BYTES, Blocks, Disk, DiskAction, DiskDone, DiskError, DiskOp};
-
-use crate::error::TierError;
+use ignis_backend::{Blocks, Disk, DiskAction, DiskDone, DiskError, DiskOp};
 
 /// Where a buffer and its operation are.
 #[derive(Debug)]
@@ -25,14 +23,13 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn new(bytes: usize, what: &'static str) -> Result<Stage, TierError> {
-        let refused = TierError::Reserve { bytes: bytes as u64, what };
-        let buffer = Blocks::zeroed(bytes / BLOCK_BYTES).ok_or(refused)?;
-        Ok(Stage { buffer: Some(buffer), state: State::Idle, window: 0 })
+    pub(crate) fn new(buffer: Blocks) -> Stage {
+        Stage { buffer: Some(buffer), state: State::Idle, window: 0 }
     }
 
+    /// The buffer is here, and no operation's result waits.
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.state, State::Idle)
+        matches!(self.state, State::Idle) && self.buffer.is_some()
     }
 
     pub(crate) fn is_in_flight(&self) -> bool {
@@ -42,6 +39,18 @@ impl Stage {
     /// The buffer, which must be here.
     pub(crate) fn buffer(&mut self) -> &mut [u8] {
         self.buffer.as_mut().expect("no operation has the buffer")
+    }
+
+    /// Hands the buffer of an idle stage out, to travel.
+    pub(crate) fn lend(&mut self) -> Blocks {
+        assert!(self.is_idle(), "a buffer travels while no operation has it");
+        self.buffer.take().expect("an idle stage has its buffer")
+    }
+
+    /// Takes a buffer that travelled back.
+    pub(crate) fn return_buffer(&mut self, buffer: Blocks) {
+        let before = self.buffer.replace(buffer);
+        assert!(before.is_none() && matches!(self.state, State::Idle), "the buffer was lent");
     }
 
     /// Begins an operation with the first `bytes` of the buffer.

@@ -9,38 +9,15 @@ use crate::error::TierError;
 use crate::geometry::{IMAGE_WINDOWS_MAX, disk_windows, windows_of};
 use crate::header::Header;
 use crate::image::{Found, ImageHead, ImageId, TOKEN_BYTES, Tier};
+use crate::memory::{TakeMemory, heap};
 use crate::move_in::MoveIn;
 use crate::move_out::{MoveOut, Progress};
 use crate::nonce::Nonces;
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::recover;
+use crate::step::{Step, TierLimits};
 use crate::table::{Image, ImageTable};
-
-/// What the tiers are sized for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TierLimits {
-    /// Bytes of a window: a power of two from 4 KiB to 2 GiB.
-    pub window_bytes: u32,
-    /// Windows of KV-RAM; 0 turns it off. Those of KV-disk follow from the disk's bytes.
-    pub ram_windows: u32,
-}
-
-/// What one step of a move did.
-#[derive(Debug)]
-pub enum Step {
-    /// No move in this direction is in flight.
-    Idle,
-    /// Nothing: the disk has yet to finish an operation. [`Tiers::wait`] waits for one.
-    Waiting,
-    /// It went on.
-    Advanced,
-    /// The move is over: the image can be restored, or it has been.
-    Landed(ImageId),
-    /// The move is over. Out: the image is gone. In: what the sink was given is worthless; the
-    /// image is gone if it [`is_damage`](TierError::is_damage), and kept otherwise.
-    Failed(ImageId, TierError),
-}
 
 /// KV-RAM, KV-disk and the moves in flight.
 ///
@@ -71,6 +48,17 @@ impl Tiers {
         nonce_seed: u64,
         disk: Option<Box<dyn Disk>>,
     ) -> Result<Tiers, TierError> {
+        Tiers::with_memory(limits, identity, nonce_seed, disk, &mut heap)
+    }
+
+    /// The same in memory from `take`: that of a device which copies windows beside its rounds.
+    pub fn with_memory(
+        limits: TierLimits,
+        identity: u128,
+        nonce_seed: u64,
+        disk: Option<Box<dyn Disk>>,
+        take: TakeMemory<'_>,
+    ) -> Result<Tiers, TierError> {
         let bytes = limits.window_bytes;
         if !bytes.is_power_of_two() || bytes < 4096 {
             return Err(TierError::Limit {
@@ -85,8 +73,8 @@ impl Tiers {
             found: u64::from(limits.ram_windows) + u64::from(disk_windows),
             expected: "below 2^32",
         })?;
-        let ram = RamStore::new(limits.ram_windows, bytes)?;
-        let mut disk = disk.map(|disk| DiskStore::new(disk, bytes)).transpose()?;
+        let ram = RamStore::new(limits.ram_windows, bytes, &mut *take)?;
+        let mut disk = disk.map(|disk| DiskStore::new(disk, bytes, take)).transpose()?;
         let mut images = ImageTable::new(places);
         let recovered = match &mut disk {
             Some(store) => recover::recover(store, identity, &mut images)?,
@@ -221,7 +209,8 @@ impl Tiers {
         }
     }
 
-    /// Ends the move out, if one is in flight, and forgets its image.
+    /// Ends the move out, if one is in flight, and forgets its image. No window of it may travel:
+    /// [`Tiers::settle_out`].
     pub fn abandon_out(&mut self) {
         if let Some(moving) = self.out.take() {
             self.give_up_out(&moving);
@@ -248,8 +237,7 @@ impl Tiers {
     pub fn step_in(&mut self, sink: &mut dyn Payload) -> Step {
         self.poll();
         let Some(mut moving) = self.inward.take() else { return Step::Idle };
-        let result = moving.step(&self.ram, self.disk.as_mut(), sink);
-        match result {
+        match moving.step(&mut self.ram, self.disk.as_mut(), sink) {
             Ok(Progress::Waiting) => {
                 self.inward = Some(moving);
                 Step::Waiting
@@ -272,7 +260,8 @@ impl Tiers {
         }
     }
 
-    /// Ends the move in, if one is in flight. Its image stays.
+    /// Ends the move in, if one is in flight. Its image stays. No window of it may travel:
+    /// [`Tiers::settle_in`].
     pub fn abandon_in(&mut self) {
         if let Some(moving) = self.inward.take() {
             self.give_up_in(&moving);
@@ -350,6 +339,7 @@ impl Tiers {
     }
 
     fn give_up_out(&mut self, moving: &MoveOut) {
+        assert!(!moving.is_travelling(), "a window that travels is settled first");
         self.end_copy(moving);
         let image = self.images.remove(moving.image);
         match (image.tier, &mut self.disk) {
@@ -364,6 +354,7 @@ impl Tiers {
     }
 
     fn give_up_in(&mut self, moving: &MoveIn) {
+        assert!(!moving.is_travelling(), "a window that travels is settled first");
         if let Some(disk) = &mut self.disk {
             disk.give_up_in();
         }

@@ -277,7 +277,7 @@ impl Twin {
         (0..100).for_each(|_| self.tiers.wait(Duration::from_secs(1)));
         assert_eq!(self.tiers.windows_free(Tier::Ram), RAM_WINDOWS);
         assert_eq!(self.tiers.windows_free(Tier::Disk), DISK_WINDOWS);
-        assert_eq!(self.tiers.reservations(), 6);
+        assert_eq!(self.tiers.reservations(), 3);
         if self.fault_ppm == 0 {
             self.restart(false);
             assert!(self.landed.is_empty(), "a dropped image came back after a clean end");

@@ -79,7 +79,7 @@ fn moves_allocate_nothing() {
     let limits = TierLimits { window_bytes: WINDOW, ram_windows: 6 };
     let mut tiers = Tiers::new(limits, 1, 2, Some(Box::new(disk))).unwrap();
     let reservations = tiers.reservations();
-    assert_eq!(reservations, 6, "KV-RAM, two buffers each way and a header");
+    assert_eq!(reservations, 3, "KV-RAM, buffers of KV-disk and that of a header");
     let (mut state, mut sink) = (State::new(1, 10, 5 << 19), State::sink(5 << 19));
 
     // The first wait of a thread on a channel makes that thread's place to wait.

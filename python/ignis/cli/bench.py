@@ -46,6 +46,7 @@ class LoadOptions:
     device: str
     threads: int
     activations: str
+    embedding: str
     kv_format: str
     chunk_tokens: int
 
@@ -99,6 +100,7 @@ def main(args: argparse.Namespace) -> int:
         threads=args.threads or config.cpu.threads or physical_cores(),
         activations=activations_of(config, kind),
         kv_format=config.model.kv_format,
+        embedding=config.model.embedding_residency,
         chunk_tokens=config.model.prefill_chunk or device.chunk_tokens,
     )
     if args.perplexity:
@@ -110,6 +112,7 @@ def main(args: argparse.Namespace) -> int:
         "threads": options.threads,
         "activations": options.activations,
         "kv_format": options.kv_format,
+        "embedding_residency": options.embedding,
         "prefill_chunk": options.chunk_tokens,
         **measured,
         "machine": describe_machine().record(),
@@ -138,6 +141,7 @@ def load(options: LoadOptions, lanes: int, pages_a_lane: int, pages: int) -> Eng
         threads=options.threads,
         kv_format=options.kv_format,
         activations=options.activations,
+        embedding=options.embedding,
     )
     with native_errors():
         need = needs(options.model, limits, device)

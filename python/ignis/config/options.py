@@ -110,6 +110,14 @@ class ModelOptions:
         "bf16",
         "How keys and values are stored: bf16, or f32 at twice the bytes for exact comparisons.",
     )
+    embedding_residency: str = option(
+        Choice(("host", "device")),
+        "host",
+        "Where a card finds the embedding table: in pinned host memory, of which a round reads a "
+        "few rows, or on the device. A table that is the output's matrix too is always on the "
+        "device.",
+        applies_to="GPUs, and models whose table is not the output's matrix",
+    )
     chat_template: Path | None = option(
         Place("FILE"),
         None,

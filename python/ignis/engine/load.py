@@ -53,6 +53,7 @@ def load_engine(
             threads=plan.threads,
             kv_format=plan.kv_format,
             activations=plan.activations,
+            embedding=plan.embedding,
         )
         disk = plan.disk
         tiers = _native.TierOptions(
@@ -68,6 +69,11 @@ def load_engine(
         except (_native.MemoryRefusedError, _native.DeviceFaultError) as error:
             raise EngineError(str(error)) from error
     _check_windows(plan, engine)
+    if engine.pinned_bytes != plan.pinned_bytes:
+        raise EngineError(
+            f"pinned memory: {engine.pinned_bytes:,} bytes were pinned, {plan.pinned_bytes:,} were "
+            "planned"
+        )
     return engine
 
 

@@ -1,9 +1,9 @@
 """Lowering what nobody named, one value at a time, before a load is refused.
 
 What stands beside the device's lines goes first: KV-RAM, in halves, then retained slots in host
-memory; on a device with memory of its own, only as far as host memory asks. Then the context goes
-down in steps, then the lanes, and with fewer lanes the context is tried from the top again: as many
-lanes as can be kept, and the largest context they leave.
+memory, then an embedding table there; on a device with memory of its own, only as far as host
+memory asks. Then the context goes down in steps, then the lanes, and with fewer lanes the context
+is tried from the top again: as many lanes as can be kept, and the largest context they leave.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ignis.plan.units import human
 
 CONTEXT_TOKENS_MIN = 2048  # below this a conversation is not worth starting
 CONTEXT_STEPS = 16  # the context goes down in about this many steps
+EMBEDDING = "model.embedding_residency"
 RETAINED_HOST_A_LANE = 2  # retained slots in host memory where nobody named a number
 
 
@@ -24,8 +25,8 @@ class Step:
     """One value the load lowered; `as_dict` is its form in `adapted` of `GET /v1/models`."""
 
     option: str
-    before: int
-    after: int
+    before: int | str
+    after: int | str
     reason: str
 
     def as_dict(self) -> dict[str, object]:
@@ -89,6 +90,8 @@ def _lower_host(ask: Ask, sizes_of: SizesOf) -> Ask:
             range(ask.retained_host), lambda count: enough(replace(ask, retained_host=count))
         )
         ask = replace(ask, retained_host=slots or 0)
+    if EMBEDDING not in ask.named and ask.embedding == "host" and not enough(ask):
+        ask = replace(ask, embedding="device")
     return ask
 
 
@@ -154,9 +157,10 @@ def _steps(before: Ask, after: Ask, first: Cut) -> tuple[Step, ...]:
             f"{before.context_tokens:,} tokens with {before.lanes} lanes need "
             f"{human(first.needed_bytes)}, {human(first.shortfall_bytes)} more than the budget"
         )
-    values = (
+    values: tuple[tuple[str, int | str, int | str], ...] = (
         ("reuse.kv_host_pool_bytes", before.kv_ram_bytes, after.kv_ram_bytes),
         ("reuse.retained_host", before.retained_host, after.retained_host),
+        (EMBEDDING, before.embedding, after.embedding),
         ("model.max_context", before.context_tokens, after.context_tokens),
         ("model.lanes", before.lanes, after.lanes),
     )

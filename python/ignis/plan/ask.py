@@ -20,13 +20,15 @@ class Sizes:
     """Bytes of every line but the pool, in print order, and of the units that are counted.
 
     One page of the pool; one retained slot in host memory; the payload of the longest image, and
-    one of the windows it is cut into.
+    one of the windows it is cut into. `pinned_bytes` is host memory that the device pins for
+    itself.
     """
 
     lines: tuple[tuple[str, int], ...]
     kv_page_bytes: int
     page_tokens: int
     retained_slot_bytes: int = 0
+    pinned_bytes: int = 0
     image_payload_bytes: int = 0
     window_bytes: int = 0
 
@@ -58,6 +60,7 @@ class Ask:
     threads: int = 1
     kv_format: str = "bf16"
     activations: str = "int8"
+    embedding: str = "device"
     retained_device: int = 0
     retained_host: int = 0
     kv_ram_bytes: int = 0
@@ -100,6 +103,7 @@ class Ask:
             ("retained_host_slots", self.retained_host * sizes.retained_slot_bytes),
             ("kv_ram_arena", ram),
             ("kv_disk_staging", staging),
+            ("device_pinned", sizes.pinned_bytes),
         )
 
 

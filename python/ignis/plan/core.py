@@ -98,6 +98,7 @@ class NativeCore:
                     threads=ask.threads,
                     kv_format=ask.kv_format,
                     activations=ask.activations,
+                    embedding=ask.embedding,
                 ),
             )
             return Sizes(
@@ -105,6 +106,7 @@ class NativeCore:
                 needs.kv_page_bytes,
                 needs.page_tokens,
                 retained_slot_bytes=needs.retained_slot_bytes,
+                pinned_bytes=needs.pinned_bytes,
                 image_payload_bytes=needs.image_payload_bytes,
                 window_bytes=needs.window_bytes,
             )
@@ -169,6 +171,7 @@ def sizes_by_ask(core: PlanCore, path: str, device: str) -> SizesOf:
                 threads=ask.threads,
                 kv_format=ask.kv_format,
                 activations=ask.activations,
+                embedding=ask.embedding,
                 retained_device=ask.retained_device,
                 free_bytes=0,
             )

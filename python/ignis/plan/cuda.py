@@ -29,7 +29,12 @@ def kernels_folder() -> Path:
 
 
 def device_options(
-    kind: str, *, threads: int = 1, kv_format: str = "bf16", activations: str | None = None
+    kind: str,
+    *,
+    threads: int = 1,
+    kv_format: str = "bf16",
+    activations: str | None = None,
+    embedding: str = "device",
 ) -> _native.DeviceOptions:
     """Options of the core for a kind of device, with the libraries that a card needs.
 
@@ -40,7 +45,13 @@ def device_options(
     if kind != "cuda":
         return _native.DeviceOptions(kind, threads, kv_format, activations)
     return _native.DeviceOptions(
-        kind, threads, kv_format, activations, nvrtc=nvrtc_file(), kernels=str(kernels_folder())
+        kind,
+        threads,
+        kv_format,
+        activations,
+        nvrtc=nvrtc_file(),
+        kernels=str(kernels_folder()),
+        embedding=embedding,
     )
 
 

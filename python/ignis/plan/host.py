@@ -35,6 +35,11 @@ class HostPlan:
         return sum(line.bytes for line in self.lines)
 
     @property
+    def pinned_bytes(self) -> int:
+        """Bytes that the device pins: every line, where it has memory of its own."""
+        return 0 if self.shared else self.total_bytes
+
+    @property
     def left_bytes(self) -> int:
         """What the lines leave of the available memory; on the CPU the device's share is in it."""
         return max(0, self.available_bytes - self.total_bytes)
@@ -59,10 +64,11 @@ def plan_host(result: Cut, *, shared: bool) -> HostPlan:
     return HostPlan(lines, plan.available_bytes, plan.margin_bytes, shared, (note,))
 
 
-def why_host_refuses(result: Cut) -> str:
+def why_host_refuses(result: Cut, *, shared: bool, movable: str | None) -> str:
     """Why the host lines of a cut are too much: in GiB, by the first line that crosses the limit.
 
-    Precondition: they do not fit.
+    `movable` is the option that would put something of them on the device. Precondition: they do
+    not fit.
     """
     limit = max(0, result.host_available_bytes - result.host_margin_bytes)
     running, crossing = 0, ""
@@ -72,11 +78,14 @@ def why_host_refuses(result: Cut) -> str:
             crossing = name
             break
     parts = ", ".join(f"{name} {gib(count)}" for name, count in result.host_lines)
-    flags = " or ".join(OPTIONS[option].flag for option in HOST_OPTIONS)
+    lower = "lower " + " or ".join(OPTIONS[option].flag for option in HOST_OPTIONS)
+    if movable is not None:
+        lower += f", or set {OPTIONS[movable].flag} to device"
+    kind = "host memory" if shared else "pinned host memory"
     return (
-        f"the host plan needs {gib(result.host_bytes)} of host memory and "
+        f"the host plan needs {gib(result.host_bytes)} of {kind} and "
         f"{gib(result.host_available_bytes)} are available less a margin of "
-        f"{gib(result.host_margin_bytes)}: {crossing} crosses it ({parts}); lower {flags}"
+        f"{gib(result.host_margin_bytes)}: {crossing} crosses it ({parts}); {lower}"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ignis.config import Config, PoolSize
 from ignis.errors import ConfigError
-from ignis.plan.adapt import RETAINED_HOST_A_LANE, Step, adapt
+from ignis.plan.adapt import EMBEDDING, RETAINED_HOST_A_LANE, Step, adapt
 from ignis.plan.ask import Ask, Cut, Sizes, SizesOf, cut
 from ignis.plan.core import Model, NativeCore, PlanCore, sizes_by_ask
 from ignis.plan.cores import physical_cores
@@ -48,6 +48,7 @@ class Plan:
     threads: int
     kv_format: str
     activations: str
+    embedding: str
     retained_device_slots: int
     retained_host_slots: int
     pool_named: PoolSize | None
@@ -88,6 +89,11 @@ class Plan:
     def kv_ram_bytes(self) -> int:
         """The block of RAM that holds images, whole windows; 0 when KV-RAM is off."""
         return self.host.line_bytes("kv_ram_arena")
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Host memory that is pinned: all of it, beside a device with memory of its own."""
+        return self.host.pinned_bytes
 
     @property
     def kv_disk_bytes(self) -> int:
@@ -179,6 +185,7 @@ def ask_for(
         "model.lanes",
         "reuse.retained_host",
         "reuse.kv_host_pool_bytes",
+        EMBEDDING,
     )
     return Ask(
         context_tokens=context,
@@ -187,6 +194,7 @@ def ask_for(
         threads=config.cpu.threads or physical_cores() if device.kind == "cpu" else 1,
         kv_format=config.model.kv_format,
         activations=activations_of(config, device.kind),
+        embedding=config.model.embedding_residency if device.kind == "cuda" else "device",
         retained_device=config.reuse.retained_device,
         retained_host=slots,
         kv_ram_bytes=config.reuse.kv_host_pool_bytes,
@@ -259,6 +267,7 @@ def _freeze(ask: Ask, adapted: Ask, result: Cut, model: Model, device: Device) -
         threads=adapted.threads,
         kv_format=adapted.kv_format,
         activations=adapted.activations,
+        embedding=adapted.embedding,
         retained_device_slots=adapted.retained_device,
         retained_host_slots=adapted.retained_host,
         pool_named=ask.pool,

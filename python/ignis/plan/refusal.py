@@ -8,7 +8,7 @@ from functools import reduce
 
 from ignis.config import OPTIONS, PoolSize
 from ignis.errors import PlanRefused, Suggestion
-from ignis.plan.adapt import Step, adapt, largest
+from ignis.plan.adapt import EMBEDDING, Step, adapt, largest
 from ignis.plan.ask import Ask, Cut, SizesOf, cut
 from ignis.plan.host import why_host_refuses
 from ignis.plan.units import exact
@@ -51,7 +51,11 @@ def refuse(ask: Ask, sizes_of: SizesOf, lowered: Ask, steps: tuple[Step, ...]) -
     if not result.host_fits:
         plan, needed = "host", result.host_bytes
         budget = max(0, result.host_available_bytes - result.host_margin_bytes)
-        message = why_host_refuses(result)
+        on_device = replace(lowered, embedding="device")
+        moves = cut(on_device, sizes_of(on_device)).host_bytes < result.host_bytes
+        message = why_host_refuses(
+            result, shared=lowered.shares_memory, movable=EMBEDDING if moves else None
+        )
     elif result.pool_below_floor:
         message = _below_floor(lowered, sizes_of)
     else:
@@ -219,6 +223,10 @@ def _knobs(ask: Ask, sizes_of: SizesOf) -> Iterator[_Knob]:
     option, smaller = ("cpu", "int8") if ask.shares_memory else ("cuda", "bf16")
     if ask.activations == "f32":
         knobs.append(word(f"{option}.activations", "activations", smaller))
+    if not ask.shares_memory:
+        # Where the table lies: in the memory that has more left.
+        other = {"host": "device", "device": "host"}[ask.embedding]
+        knobs.append(word(EMBEDDING, "embedding", other))
     if ask.pool is not None:
         knobs.append(_pool_knob(ask, ask.pool, sizes_of))
     yield from (knob for knob in knobs if knob.ascending)

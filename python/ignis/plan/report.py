@@ -59,6 +59,7 @@ def plan_as_dict(plan: Plan) -> dict[str, object]:
         "host": {
             "lines": [{"name": line.name, "bytes": line.bytes} for line in plan.host.lines],
             "total_bytes": plan.host.total_bytes,
+            "pinned_bytes": plan.host.pinned_bytes,
             "available_bytes": plan.host.available_bytes,
             "margin_bytes": plan.host.margin_bytes,
             "notes": list(plan.host.notes),
@@ -175,7 +176,7 @@ def _print_host(plan: Plan, console: Console) -> None:
     else:
         console.print(
             f"Host memory: {human(host.available_bytes)} available, of which "
-            f"{human(host.margin_bytes)} stay free.",
+            f"{human(host.margin_bytes)} stay free. All of it is pinned:",
             highlight=False,
             soft_wrap=True,
         )
@@ -223,6 +224,8 @@ def _print_notes(notes: tuple[str, ...], console: Console) -> None:
 def _value(option: object, value: object) -> str:
     """A value of an option as its operator would write it."""
     kind = OPTIONS[str(option)].kind
+    if isinstance(value, str):
+        return value
     return kind.show(value) if isinstance(kind, Size) else f"{value:,}"
 
 

@@ -68,7 +68,7 @@ def test_o09_a_host_refusal_names_host_memory_and_the_flags(
     words = ["plan", model, "--device", "rtx5090", "--host-free", "7G"]
     assert main([*words, "--reuse-kv-host-pool-bytes", "2G"]) == 3
     text = " ".join(capsys.readouterr().out.split())
-    assert "the host plan needs 2.00 GiB of host memory and 7.00 GiB are available" in text
+    assert "the host plan needs 2.00 GiB of pinned host memory and 7.00 GiB are available" in text
     assert "kv_ram_arena crosses it" in text
     assert "--reuse-retained-host or --reuse-kv-host-pool-bytes" in text
     assert main([*words, "--host-free", "many"]) == 2

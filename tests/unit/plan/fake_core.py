@@ -40,6 +40,8 @@ class FakeCore:
     row_bytes: int = 20_000  # of workspace, for each row of a round
     lane_bytes: int = 800_000
     slot_bytes: int = 2_000_000
+    table_bytes: int = 30_000_000  # of a table that may stay on the host
+    round_bytes: int = 500_000  # pinned for rounds
     token_bytes: int = 23_040
     window_bytes: int = 1 << 20
     disk: int = 1 << 40
@@ -60,7 +62,8 @@ class FakeCore:
     def sizes(self, path: str, device: str, ask: Ask) -> Sizes:
         self.calls += 1
         lines = dict.fromkeys((name for name in VRAM_LINES if name != "kv_pool"), 0)
-        lines["weights"] = self.weights
+        on_host = device == "cuda" and ask.embedding == "host"
+        lines["weights"] = self.weights - (self.table_bytes if on_host else 0)
         lines["workspace"] = (ask.chunk_tokens + ask.lanes) * self.row_bytes + ask.threads * 4096
         lines["lane_state"] = ask.lanes * self.lane_bytes
         lines["retained_slots"] = ask.retained_device * self.slot_bytes
@@ -72,6 +75,8 @@ class FakeCore:
             page,
             64,
             retained_slot_bytes=self.slot_bytes,
+            pinned_bytes=(self.round_bytes if device == "cuda" else 0)
+            + (self.table_bytes if on_host else 0),
             image_payload_bytes=context_pages * page + self.slot_bytes,
             window_bytes=self.window_bytes,
         )

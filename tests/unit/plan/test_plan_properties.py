@@ -20,7 +20,8 @@ MIB = 1 << 20
 
 cores = st.builds(
     FakeCore,
-    weights=st.integers(0, 256 * MIB),
+    weights=st.integers(64 * MIB, 256 * MIB),
+    table_bytes=st.integers(0, 64 * MIB),
     row_bytes=st.integers(0, 200_000),
     lane_bytes=st.integers(0, 16 * MIB),
     slot_bytes=st.integers(0, 16 * MIB),
@@ -36,6 +37,7 @@ adaptable = {
     "model.lanes": "lanes",
     "reuse.retained_host": "retained_host",
     "reuse.kv_host_pool_bytes": "kv_ram_bytes",
+    "model.embedding_residency": "embedding",
 }
 names = st.sets(st.sampled_from(sorted(adaptable))).map(frozenset)
 
@@ -50,13 +52,15 @@ class Scenario:
 
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
-    sizes_of = sizes_by_ask(draw(cores), "m", "cpu")
+    on_card = draw(st.booleans())
+    sizes_of = sizes_by_ask(draw(cores), "m", "cuda" if on_card else "cpu")
     ask = Ask(
         context_tokens=draw(st.integers(1, 1 << 17)),
         lanes=draw(st.integers(1, 8)),
         chunk_tokens=64 * draw(st.integers(1, 32)),
         threads=draw(st.integers(1, 4)),
         kv_format=draw(st.sampled_from(["bf16", "f32"])),
+        embedding=draw(st.sampled_from(["host", "device"])) if on_card else "device",
         retained_device=draw(st.integers(0, 3)),
         retained_host=draw(st.integers(0, 3)),
         kv_ram_bytes=draw(st.sampled_from([0, 5 * MIB, 64 * MIB, 1 << 30])),
@@ -67,7 +71,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         free_bytes=0,
         named=draw(names),
     )
-    if draw(st.booleans()):
+    if on_card:
         host = cut(ask, sizes_of(ask)).host_bytes * draw(st.integers(0, 200)) // 100
         margin = draw(st.sampled_from([0, 100 * MIB]))
         ask = replace(ask, host_free_bytes=host + margin, host_margin_bytes=margin)
@@ -94,6 +98,7 @@ FIELDS = {
     "model.lanes": "lanes",
     "model.prefill_chunk": "chunk_tokens",
     "model.kv_format": "kv_format",
+    "model.embedding_residency": "embedding",
     "cpu.threads": "threads",
     "cpu.activations": "activations",
     "cuda.activations": "activations",

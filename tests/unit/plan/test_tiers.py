@@ -42,7 +42,7 @@ def refusal_of(**options: object) -> PlanRefused:
     return refused.value
 
 
-def lowered(plan: Plan) -> dict[str, int]:
+def lowered(plan: Plan) -> dict[str, int | str]:
     return {step.option: step.after for step in plan.adapted}
 
 
@@ -182,6 +182,54 @@ def test_beside_a_card_unnamed_host_lines_give_way_and_named_ones_refuse() -> No
     for option, value in fits.items():
         options = {"reuse__kv_host_pool_bytes": "2G", option.replace(".", "__"): value}
         plan_of(device=CARD, host_free=7 * GIB, **options)
+
+
+def test_a_cards_host_plan_has_a_line_for_what_the_card_pins_and_all_of_it_is_pinned() -> None:
+    core = FakeCore()
+    plan = plan_of(core, device=CARD, host_free=64 * GIB)
+    assert plan.host.line_bytes("device_pinned") == core.round_bytes + core.table_bytes
+    assert plan.pinned_bytes == plan.host.total_bytes
+    named = {"reuse__kv_host_pool_bytes": "2G", "model__embedding_residency": "host"}
+    refusal = refusal_of(device=CARD, host_free=7 * GIB, **named)
+    assert "of pinned host memory" in refusal.message
+    assert "device_pinned 0.03 GiB" in refusal.message
+    assert "or set --model-embedding-residency to device" in refusal.message
+    on_cpu = plan_of(core, free=8 * GIB)
+    assert (on_cpu.host.line_bytes("device_pinned"), on_cpu.pinned_bytes) == (0, 0)
+
+
+def test_the_embedding_table_lies_where_the_option_says() -> None:
+    core = FakeCore()
+    host = plan_of(core, device=CARD, host_free=64 * GIB)
+    device = plan_of(core, device=CARD, host_free=64 * GIB, model__embedding_residency="device")
+    assert (host.embedding, device.embedding) == ("host", "device")
+    weights = [dict(plan.line_bytes())["weights"] for plan in (host, device)]
+    assert weights[1] - weights[0] == core.table_bytes
+    assert host.host.total_bytes - device.host.total_bytes == core.table_bytes
+    assert plan_of(core, free=8 * GIB).embedding == "device", "the CPU has one memory"
+
+
+def test_a_table_that_host_memory_cannot_hold_goes_to_the_device_unless_it_was_named() -> None:
+    core = FakeCore(weights=3 * GIB, table_bytes=2 * GIB)
+    plan = plan_of(core, device=CARD, host_free=7 * GIB)
+    assert lowered(plan) == {
+        "reuse.kv_host_pool_bytes": 0,
+        "reuse.retained_host": 0,
+        "model.embedding_residency": "device",
+    }
+    named = {"model__embedding_residency": "host"}
+    refusal = refusal_of(core=core, device=CARD, host_free=7 * GIB, **named)
+    assert refusal.plan == "host"
+    assert fits_of(refusal)["model.embedding_residency"] == "device"
+
+
+def test_a_card_that_is_too_small_for_the_table_is_told_that_the_host_could_have_it() -> None:
+    core = FakeCore(weights=10 * GIB, table_bytes=2 * GIB)
+    sizes = {"device": CARD, "free": 11 * GIB, "host_free": 64 * GIB}
+    refusal = refusal_of(core=core, model__embedding_residency="device", **sizes)
+    assert refusal.plan == "vram"
+    assert fits_of(refusal)["model.embedding_residency"] == "host"
+    plan_of(core, device=CARD, free=11 * GIB, host_free=64 * GIB)
 
 
 def test_with_fewer_lanes_there_are_fewer_slots() -> None:

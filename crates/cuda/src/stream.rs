@@ -1,0 +1,56 @@
+//! Streams beside the one that rounds run on, and who waits for whom.
+
+use std::ptr::null_mut;
+
+use cudarc::driver::sys;
+use ignis_backend::DeviceError;
+
+use crate::driver::{Context, Event, check};
+
+/// A stream; never destroyed.
+#[derive(Debug)]
+pub(crate) struct Stream(sys::CUstream);
+
+// SAFETY: streams may be used from any thread that made the context current.
+unsafe impl Send for Stream {}
+// SAFETY: as above; the driver locks what threads share.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream in the current context.
+    pub(crate) fn new() -> Result<Stream, DeviceError> {
+        let mut stream = null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: writes one handle.
+        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, flags) })?;
+        Ok(Stream(stream))
+    }
+
+    /// As the driver names it.
+    pub(crate) fn raw(&self) -> sys::CUstream {
+        self.0
+    }
+
+    /// What is put on the stream from now on runs behind the event's mark.
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
+        wait_for(self.0, event)
+    }
+
+    /// Waits until everything on the stream is done.
+    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the stream is never destroyed.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
+    }
+}
+
+impl Context {
+    /// What is put on the stream of rounds from now on runs behind the event's mark.
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
+        wait_for(self.stream, event)
+    }
+}
+
+fn wait_for(stream: sys::CUstream, event: &Event) -> Result<(), DeviceError> {
+    // SAFETY: both handles are alive.
+    check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream, event.0, 0) })
+}

@@ -23,7 +23,9 @@ from ignis.plan.cuda import nvrtc_file
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "crates" / "cuda" / "kernels"
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_120a")
-FILES = sorted(path.name for path in SOURCES.glob("*.cu"))
+# Each file, and each format of weights that products are compiled for: the order of `enum Format`.
+PARTS = [path.name for path in sorted(SOURCES.glob("*.cu")) if path.name != "linear.cu"]
+PARTS += [f"linear.cu {number}" for number in range(8)]
 LIMITS: dict[str, dict[str, int]] = tomllib.loads((HERE / "limits.toml").read_text())
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,8 +40,9 @@ class Usage:
     spilled: int = 0
 
 
-def compile_file(name: str, architecture: str) -> str:
+def compile_part(part: str, architecture: str) -> str:
     """The compiler's log; fails with it where there is an error."""
+    name, _, weights = part.partition(" ")
     path = nvrtc_file()
     assert path, "NVRTC is missing: pip install --group dev"
     lib = ctypes.CDLL(path)
@@ -50,6 +53,7 @@ def compile_file(name: str, architecture: str) -> str:
         b"--fmad=false",
         b"-default-device",
         b"--ptxas-options=-v",
+        *([f"-DFORMAT={weights}".encode()] if weights else []),
     ]
     program = ctypes.c_void_p()
     made = lib.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 0, None, None)
@@ -92,21 +96,21 @@ def limit_of(kernel: str) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[dict[tuple[str, str], Future[str]]]:
-    """Every file for every architecture, side by side: the call gives the interpreter free."""
+    """Every part for every architecture, side by side: the call gives the interpreter free."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         yield {
-            (name, architecture): pool.submit(compile_file, name, architecture)
+            (part, architecture): pool.submit(compile_part, part, architecture)
             for architecture in ARCHITECTURES
-            for name in FILES
+            for part in PARTS
         }
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("part", PARTS)
 def test_every_kernel_compiles_within_its_limits(
-    name: str, architecture: str, compiled: dict[tuple[str, str], Future[str]]
+    part: str, architecture: str, compiled: dict[tuple[str, str], Future[str]]
 ) -> None:
-    found = usage_of(compiled[name, architecture].result())
+    found = usage_of(compiled[part, architecture].result())
     assert found, "the compiler's log names no kernel"
     problems = []
     for kernel, usage in sorted(found.items()):

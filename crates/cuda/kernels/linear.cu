@@ -59,6 +59,19 @@ __device__ __forceinline__ u32 bf16_fma(u32 a, u32 b, u32 c) {
 
 #define MINUS_ZEROS 0x80008000u
 
+// A half in both halves, said so that the multiplier's own selection of halves can do it.
+__device__ __forceinline__ u32 low_twice(u32 pair) {
+    u32 twice;
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }" : "=r"(twice) : "r"(pair));
+    return twice;
+}
+
+__device__ __forceinline__ u32 high_twice(u32 pair) {
+    u32 twice;
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }" : "=r"(twice) : "r"(pair));
+    return twice;
+}
+
 __device__ __forceinline__ u32 both(float value) { return bf16_pair(value, value); }
 
 // Codes are small whole numbers, and the bits of a whole number c below 256 are, as bf16, c 2^-133.
@@ -246,7 +259,7 @@ __device__ __forceinline__ void fragment(const Raw<F>& raw, const Shared& shared
             const u32 bits = q4k_scales(raw.more[0], raw.more[1], half) >> (6 * (s / 2));
             const u32 whole = bf16_fma((bits & 0x003f003fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u);
             const u32 scales = bf16_fma(whole, by, MINUS_ZEROS);
-            dd = __byte_perm(scales, 0, 0x1010), mm = __byte_perm(scales, 0, 0x3232);
+            dd = low_twice(scales), mm = high_twice(scales);
         } else {
             float d, m;
             scale_of<F>(raw, shared, s, half, d, m);

@@ -255,6 +255,8 @@ extern "C" __global__ void __launch_bounds__(CTA)
 sample(const Draw* draws, const Bias* biases, u32 bias_max, const float* logits, u32 vocab,
        u32* counts, float* adjusted, u64* keys, Row* rows) {
     __shared__ Shared shared;
+    depend_go();
+    depend_wait();
     const Draw draw = draws[blockIdx.x];
     const u64 seat = (u64)draw.lane * vocab;
     const u32 ids = draw.ids < vocab ? draw.ids : vocab;

@@ -98,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
         model=model,
         device=device.kind,
         threads=args.threads or config.cpu.threads or physical_cores(),
-        activations=activations_of(config, kind),
+        activations=activations_of(config, device.kind),
         kv_format=config.model.kv_format,
         embedding=config.model.embedding_residency,
         chunk_tokens=config.model.prefill_chunk or device.chunk_tokens,

@@ -319,7 +319,7 @@ def test_the_budget_of_another_card_gives_that_cards_plan(
 ) -> None:
     """A plan depends on the budget and on what was measured, not on the card that is here."""
     core = FakeCore(token_bytes=2_000_000)
-    other = replace(device_to_plan("rtx5090"), recorded=core.measured("cuda"))
+    other = replace(device_to_plan("rtx5090"), recorded=core.measured("tiny.gguf", "cuda"))
     theirs = plan_of(core, device=other, **asked)
     here = Device("cuda", "cuda", "NVIDIA H200")
     budget = str(theirs.budget_bytes)

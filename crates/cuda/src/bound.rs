@@ -30,7 +30,7 @@ pub(crate) struct Bound {
     pub(crate) counts: Counts,
     /// Lanes that draw in the round that was started and not collected.
     pub(crate) started: Option<usize>,
-    /// One row of logits, `[vocab]`, and the ids of a lane that are counted.
+    /// One row of logits, `[vocab]`, for the host to read.
     pub(crate) row: Vec<f32>,
 }
 

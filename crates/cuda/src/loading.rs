@@ -2,8 +2,9 @@
 //! while the next piece is packed.
 //!
 //! Key properties: two pieces, so packing and copying overlap, and the slower sets the rate. A
-//! piece is packed again only after its copy has ended. Pinned memory is held until the uploader
-//! is dropped, at the end of a load, not in serving.
+//! piece is packed again only after its copy has ended. Their memory is no line of the plan: it is
+//! pinned with the first weight, and let go once the last has arrived, before the load is compared
+//! with its plan.
 //!
 //! Leaves out: what is packed, and how.
 

@@ -1,4 +1,4 @@
-// Ops that work on one row at a time: embedding, norm, rotation, gates, the KV slots of a row.
+// What works on one row at a time: embedding, norms, rotation, the KV slots of a row.
 
 // One stored value of a weight, as f32: see `load_block` of `linear.cu` for where it lies.
 template <int F>
@@ -70,29 +70,6 @@ EMBED(embed_q4_0, Q4_0)
 EMBED(embed_q4_1, Q4_1)
 EMBED(embed_q4_k, Q4_K)
 EMBED(embed_q6_k, Q6_K)
-
-// One CTA of 256 a row: the norm of the whole row. x, y [rows, width]; y may be x.
-extern "C" __global__ void __launch_bounds__(256)
-rms_norm_row(const float* x, const float* w, float* y, u32 width, float eps) {
-    depend_go();
-    depend_wait();
-    __shared__ float sums[8];
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const float* from = x + (u64)blockIdx.x * width;
-    float squares = 0.0f;
-    for (u32 i = threadIdx.x; i < width; i += 256) squares = __fmaf_rn(from[i], from[i], squares);
-    squares = warp_sum(squares);
-    if (lane == 0) sums[warp] = squares;
-    __syncthreads();
-    float total = sums[0];
-#pragma unroll
-    for (int i = 1; i < 8; i++) total = __fadd_rn(total, sums[i]);
-    const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(total, (float)width), eps)));
-    float* to = y + (u64)blockIdx.x * width;
-    for (u32 i = threadIdx.x; i < width; i += 256) {
-        to[i] = __fmul_rn(__fmul_rn(from[i], scale), w[i]);
-    }
-}
 
 // Eight neighbours of a row; zeros from `width` on.
 __device__ __forceinline__ void load_eight(float (&x)[8], const float* row, u32 col, u32 width) {
@@ -199,22 +176,6 @@ encode(const float* x, u32 width, Encoded to) {
     }
 }
 
-// One warp a group of `width` values; `groups` of them in all. x, y [groups, width].
-extern "C" __global__ void __launch_bounds__(128)
-rms_norm_groups(const float* x, const float* w, float* y, u32 width, float eps, u32 groups) {
-    depend_go();
-    depend_wait();
-    const u32 group = blockIdx.x * 4 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    if (group >= groups) return;
-    const float* from = x + (u64)group * width;
-    float squares = 0.0f;
-    for (u32 i = lane; i < width; i += WARP) squares = __fmaf_rn(from[i], from[i], squares);
-    const float mean = __fdiv_rn(warp_sum(squares), (float)width);
-    const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, eps)));
-    float* to = y + (u64)group * width;
-    for (u32 i = lane; i < width; i += WARP) to[i] = __fmul_rn(__fmul_rn(from[i], scale), w[i]);
-}
-
 // Cosines and sines of the round's positions: cos, sin [rows, half]. The angle is an f32 product;
 // whole turns are taken off in f64.
 extern "C" __global__ void __launch_bounds__(128)
@@ -229,65 +190,6 @@ rope_angles(const u32* positions, const float* inv_freq, u32 half, float magnitu
         cos_out[(u64)blockIdx.x * half + i] = __fmul_rn(cospif(halves), magnitude);
         sin_out[(u64)blockIdx.x * half + i] = __fmul_rn(sinpif(halves), magnitude);
     }
-}
-
-// Grid: rows. x [rows, heads * head_dim], in place.
-extern "C" __global__ void __launch_bounds__(256)
-rope(float* x, const float* cos_in, const float* sin_in, u32 heads, u32 head_dim, u32 half) {
-    depend_go();
-    depend_wait();
-    float* row = x + (u64)blockIdx.x * heads * head_dim;
-    const float* c = cos_in + (u64)blockIdx.x * half;
-    const float* s = sin_in + (u64)blockIdx.x * half;
-    for (u32 i = threadIdx.x; i < heads * half; i += blockDim.x) {
-        const u32 head = i / half, at = i % half;
-        float* low = row + head * head_dim + at;
-        const float a = low[0], b = low[half];
-        low[0] = __fsub_rn(__fmul_rn(a, c[at]), __fmul_rn(b, s[at]));
-        low[half] = __fadd_rn(__fmul_rn(b, c[at]), __fmul_rn(a, s[at]));
-    }
-}
-
-// Where the keys (part 0) or values (1) of a layer and head lie in a page, in values.
-__device__ __forceinline__ u64 page_place(u64 page, u32 layers, u32 layer, u32 part, u32 kv_heads,
-                                          u32 head, u32 head_dim) {
-    return (((page * layers + layer) * 2 + part) * kv_heads + head) * 64 * head_dim;
-}
-
-// Grid: rows. k, v [rows, kv_heads * head_dim]; one slot of the pool a row.
-template <typename T>
-__device__ void kv_append(const float* k, const float* v, T* pool, const u32* positions,
-                          const u32* lanes, const u32* tables, u32 stride, u32 layers, u32 layer,
-                          u32 kv_heads, u32 head_dim) {
-    const u32 row = blockIdx.x, width = kv_heads * head_dim, position = positions[row];
-    const u64 page = tables[(u64)lanes[row] * stride + position / 64];
-    for (u32 i = threadIdx.x; i < 2 * width; i += blockDim.x) {
-        const u32 part = i / width, at = i % width, head = at / head_dim;
-        const float value = (part == 0 ? k : v)[(u64)row * width + at];
-        const u64 place = page_place(page, layers, layer, part, kv_heads, head, head_dim)
-            + (u64)(position % 64) * head_dim + at % head_dim;
-        if (sizeof(T) == 2) {
-            ((u16*)pool)[place] = bf16_bits(value);
-        } else {
-            ((float*)pool)[place] = value;
-        }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-kv_append_bf16(const float* k, const float* v, u16* pool, const u32* positions, const u32* lanes,
-               const u32* tables, u32 stride, u32 layers, u32 layer, u32 kv_heads, u32 head_dim) {
-    depend_go();
-    depend_wait();
-    kv_append(k, v, pool, positions, lanes, tables, stride, layers, layer, kv_heads, head_dim);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-kv_append_f32(const float* k, const float* v, float* pool, const u32* positions, const u32* lanes,
-              const u32* tables, u32 stride, u32 layers, u32 layer, u32 kv_heads, u32 head_dim) {
-    depend_go();
-    depend_wait();
-    kv_append(k, v, pool, positions, lanes, tables, stride, layers, layer, kv_heads, head_dim);
 }
 
 // What becomes of a row's queries, keys and values before attention.
@@ -316,8 +218,8 @@ struct Prepare {
 
 #define PREPARE_HEADS 4 // of a CTA, at most
 
-// A warp a head: norm, rotation, slot of the pool; as rms_norm_groups, rope and kv_append, one
-// after the other. Grid: rows, and heads + 2 * kv_heads in CTAs of as many warps as there are.
+// A warp a head: norm, rotation, slot of the pool. Grid: rows, and heads + 2 * kv_heads in CTAs of
+// as many warps as there are.
 template <typename T>
 __device__ __forceinline__ void prepare(const Prepare& p) {
     __shared__ float held[PREPARE_HEADS][256];
@@ -403,26 +305,11 @@ prepare_bf16(Prepare p) { prepare<u16>(p); }
 extern "C" __global__ void __launch_bounds__(32 * PREPARE_HEADS)
 prepare_f32(Prepare p) { prepare<float>(p); }
 
-__device__ __forceinline__ float sigmoid(float a) {
-    return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-a)));
-}
-
 __device__ __forceinline__ float silu(float a) {
     return __fdiv_rn(a, __fadd_rn(1.0f, expf(-a)));
 }
 
-// All [count]; y may be gate or up.
-extern "C" __global__ void __launch_bounds__(256)
-swiglu(const float* gate, const float* up, float* y, u64 count) {
-    depend_go();
-    depend_wait();
-    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (i < count) {
-        y[i] = __fmul_rn(silu(gate[i]), up[i]);
-    }
-}
-
-// As swiglu, encoded. Grid: rows, ceil(width / 1024). gate, up [rows, width].
+// silu(gate) * up, encoded. Grid: rows, ceil(width / 1024). gate, up [rows, width].
 extern "C" __global__ void __launch_bounds__(256)
 swiglu_encode(const float* gate, const float* up, u32 width, Encoded to) {
     depend_go();
@@ -448,29 +335,13 @@ swiglu_encode(const float* gate, const float* up, u32 width, Encoded to) {
     put_encoded_two(to, row, col + 2, a[2], a[3]);
 }
 
+// y += x, both [count].
 extern "C" __global__ void __launch_bounds__(256)
 add_rows(const float* x, float* y, u64 count) {
     depend_go();
     depend_wait();
     const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
     if (i < count) y[i] = __fadd_rn(y[i], x[i]);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-gate_rows(const float* gate, float* y, u64 count) {
-    depend_go();
-    depend_wait();
-    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (i < count) y[i] = __fmul_rn(y[i], sigmoid(gate[i]));
-}
-
-// Grid: logit rows. y[i] = x[logit_rows[i]], both `width` wide.
-extern "C" __global__ void __launch_bounds__(256)
-gather_rows(const float* x, float* y, const u32* logit_rows, u32 width) {
-    depend_go();
-    depend_wait();
-    const float* from = x + (u64)logit_rows[blockIdx.x] * width;
-    for (u32 i = threadIdx.x; i < width; i += blockDim.x) y[(u64)blockIdx.x * width + i] = from[i];
 }
 
 // Penalty counts of one lane [vocab]: clear, then mark the prompt and count the output.

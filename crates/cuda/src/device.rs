@@ -105,7 +105,6 @@ impl CudaDevice {
         &self,
         program: &Program,
         addresses: &Addresses,
-        limits: &Limits,
         map: &StoredScratch,
     ) -> Result<Fixed, DeviceError> {
         let memory = self.memory();
@@ -113,17 +112,12 @@ impl CudaDevice {
         Ok(Fixed {
             tokens: scratch(map.tokens),
             positions: scratch(map.positions),
-            lanes: scratch(map.lanes),
-            logit_rows: scratch(map.logit_rows),
-            tables: scratch(map.tables),
-            stride: limits.sequence_pages_max(),
             inv_freq: scratch(map.inv_freq),
             cos: scratch(map.cos),
             sin: scratch(map.sin),
             half: program.rope.inv_freq.len() as u32,
             magnitude: program.rope.magnitude,
-            pool: memory.address(addresses.kv_pool, 0),
-            kv: program.kv,
+            head_dim: program.kv.head_dim,
             stored: stored(self.layout.kv_format),
             attention: self.attention(program)?,
         })
@@ -187,7 +181,7 @@ impl Device for CudaDevice {
                 assert!(loaded, "the card was opened without a dtype of the program");
             }
         }
-        let fixed = self.fixed(program, addresses, limits, &scratch)?;
+        let fixed = self.fixed(program, addresses, &scratch)?;
         let frequencies: Vec<u8> =
             program.rope.inv_freq.iter().flat_map(|f| f.to_le_bytes()).collect();
         memory.write(&self.opened.context, addresses.scratch.0 + scratch.inv_freq, &frequencies)?;

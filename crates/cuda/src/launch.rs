@@ -100,24 +100,6 @@ impl Launcher<'_> {
         self.go(f, shape, args![p])
     }
 
-    /// x, y [rows, groups * width].
-    pub(crate) fn rms_norm(
-        &self,
-        x: u64,
-        w: u64,
-        y: u64,
-        (rows, groups, width): (u32, u32, u32),
-        eps: f32,
-    ) -> Result<(), DeviceError> {
-        if width > 256 {
-            let shape = line(rows * groups, 256);
-            return self.go(self.kernels.rms_norm_row, shape, args![x, w, y, width, eps]);
-        }
-        let count = rows * groups;
-        let shape = line(count.div_ceil(4), 128);
-        self.go(self.kernels.rms_norm_groups, shape, args![x, w, y, width, eps, count])
-    }
-
     /// cos, sin [rows, half].
     pub(crate) fn rope_angles(
         &self,
@@ -130,33 +112,6 @@ impl Launcher<'_> {
     ) -> Result<(), DeviceError> {
         let args = args![positions, inv_freq, half, magnitude, cos, sin];
         self.go(self.kernels.rope_angles, line(rows, 128), args)
-    }
-
-    /// x [rows, heads * head_dim], in place.
-    pub(crate) fn rope(
-        &self,
-        x: u64,
-        (cos, sin): (u64, u64),
-        (heads, head_dim, half): (u32, u32, u32),
-        rows: u32,
-    ) -> Result<(), DeviceError> {
-        let args = args![x, cos, sin, heads, head_dim, half];
-        self.go(self.kernels.rope, line(rows, 256), args)
-    }
-
-    /// One slot of the pool a row. `stored`: 0 bf16, 1 f32.
-    pub(crate) fn kv_append(
-        &self,
-        stored: usize,
-        (k, v): (u64, u64),
-        (pool, tables, stride): (u64, u64, u32),
-        (positions, lanes): (u64, u64),
-        (layers, layer, kv_heads, head_dim): (u32, u32, u32, u32),
-        rows: u32,
-    ) -> Result<(), DeviceError> {
-        let args =
-            args![k, v, pool, positions, lanes, tables, stride, layers, layer, kv_heads, head_dim];
-        self.go(self.kernels.kv_append[stored], line(rows, 256), args)
     }
 
     /// Queries and keys of `rows` rows made ready, and their slots written.
@@ -200,31 +155,9 @@ impl Launcher<'_> {
         self.go(self.kernels.attention_join, shape, args![queries, partials, head_dim])
     }
 
-    /// All [count].
-    pub(crate) fn swiglu(&self, gate: u64, up: u64, y: u64, count: u64) -> Result<(), DeviceError> {
-        self.go(self.kernels.swiglu, each(count), args![gate, up, y, count])
-    }
-
     /// y += x, both [count].
     pub(crate) fn add_rows(&self, x: u64, y: u64, count: u64) -> Result<(), DeviceError> {
         self.go(self.kernels.add_rows, each(count), args![x, y, count])
-    }
-
-    /// y *= sigmoid(gate), both [count].
-    pub(crate) fn gate_rows(&self, gate: u64, y: u64, count: u64) -> Result<(), DeviceError> {
-        self.go(self.kernels.gate_rows, each(count), args![gate, y, count])
-    }
-
-    /// y [rows, width] from the rows of x that `logit_rows` names.
-    pub(crate) fn gather_rows(
-        &self,
-        x: u64,
-        y: u64,
-        logit_rows: u64,
-        width: u32,
-        rows: u32,
-    ) -> Result<(), DeviceError> {
-        self.go(self.kernels.gather_rows, line(rows, 256), args![x, y, logit_rows, width])
     }
 
     /// Marks the first `prompt` of `count` tokens and counts the others in `counts` [vocab].

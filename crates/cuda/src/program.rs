@@ -17,19 +17,13 @@ use crate::memory::Memory;
 pub(crate) enum Step {
     Angles,
     Embed { format: usize, table: Weight, y: u64 },
-    RmsNorm { rows: Rows, x: u64, w: u64, y: u64, groups: u32, width: u32, eps: f32 },
     NormEncode { rows: Rows, x: u64, w: u64, eps: f32, rows_from: u64, to: Encoded },
     Encode { rows: Rows, x: u64, to: Encoded },
     SwiGluEncode { rows: Rows, gate: u64, up: u64, to: Encoded },
     Product { rows: Rows, format: usize, product: Product },
-    Rope { x: u64, heads: u32, head_dim: u32 },
-    KvAppend { layer: u32, k: u64, v: u64 },
     Prepare(Prepare),
     Attention { queries: Queries, pool: PoolView },
-    SwiGlu { rows: Rows, gate: u64, up: u64, y: u64, width: u32 },
     Add { rows: Rows, x: u64, y: u64, width: u32 },
-    Gate { rows: Rows, gate: u64, y: u64, width: u32 },
-    Gather { x: u64, y: u64, width: u32 },
 }
 
 /// A bound program.
@@ -80,9 +74,15 @@ struct Compiler<'a> {
     out: Compiled,
 }
 
-/// The name of an op that this device does not run.
+/// The name of an op that this device does not run, or not by itself.
 fn name_of(op: &Op) -> &'static str {
     match op {
+        Op::RmsNorm(_) => "rms_norm",
+        Op::Rope(_) => "rope",
+        Op::KvAppend(_) => "kv_append",
+        Op::SwiGlu(_) => "swiglu",
+        Op::Gate(_) => "gate",
+        Op::GatherRows(_) => "gather",
         Op::CausalConv(_) => "causal_conv",
         Op::L2NormHeads(_) => "l2_norm_heads",
         Op::DeltaGates(_) => "delta_gates",
@@ -132,7 +132,8 @@ impl Compiler<'_> {
         })
     }
 
-    /// An op that nothing was joined to.
+    /// An op that nothing was joined to; of those that dense programs always join there is no
+    /// kernel by itself.
     fn op(&mut self, op: &Op) -> Result<Step, DeviceError> {
         Ok(match op {
             Op::Embed(op) => {
@@ -141,40 +142,10 @@ impl Compiler<'_> {
                 self.out.vocab = self.out.vocab.min(table.rows);
                 Step::Embed { format, table, y: self.buffer(op.y) }
             }
-            Op::RmsNorm(op) => {
-                let width = self.place.program.weight(op.w).cols;
-                let groups = self.width(op.x) / width;
-                let (x, w, y) = (self.buffer(op.x), self.vector(op.w)?, self.buffer(op.y));
-                Step::RmsNorm { rows: self.rows(op.x), x, w, y, groups, width, eps: op.eps }
-            }
-            Op::Rope(op) => {
-                self.needs_round_rows(op.x)?;
-                let heads = self.width(op.x) / op.head_dim;
-                Step::Rope { x: self.buffer(op.x), heads, head_dim: op.head_dim }
-            }
-            Op::KvAppend(op) => {
-                self.needs_round_rows(op.k)?;
-                Step::KvAppend { layer: op.layer, k: self.buffer(op.k), v: self.buffer(op.v) }
-            }
             Op::PagedAttention(op) => self.attention(op, None)?,
-            Op::SwiGlu(op) => Step::SwiGlu {
-                rows: self.rows(op.y),
-                gate: self.buffer(op.gate),
-                up: self.buffer(op.up),
-                y: self.buffer(op.y),
-                width: self.width(op.y),
-            },
             Op::AddRows(op) => {
                 let (x, y) = (self.buffer(op.x), self.buffer(op.y));
                 Step::Add { rows: self.rows(op.y), x, y, width: self.width(op.y) }
-            }
-            Op::Gate(op) => {
-                let (gate, y) = (self.buffer(op.gate), self.buffer(op.y));
-                Step::Gate { rows: self.rows(op.y), gate, y, width: self.width(op.y) }
-            }
-            Op::GatherRows(op) => {
-                let (x, y) = (self.buffer(op.x), self.buffer(op.y));
-                Step::Gather { x, y, width: self.width(op.y) }
             }
             other => return Err(DeviceError::OpUnsupported { op: name_of(other) }),
         })

@@ -1,7 +1,7 @@
 //! The steps of a bound program, put on the stream for a round.
 
 use ignis_backend::{DeviceError, KvFormat, StoredActivations, StoredLayout};
-use ignis_ops::{KvShape, Rows};
+use ignis_ops::Rows;
 
 use crate::abi::{Encoded, PoolView, Product, Queries};
 use crate::kernels::{HEAD_DIMS, Kernels, TileKernel};
@@ -23,19 +23,13 @@ pub(crate) struct Attention {
 pub(crate) struct Fixed {
     pub(crate) tokens: u64,
     pub(crate) positions: u64,
-    pub(crate) lanes: u64,
-    pub(crate) logit_rows: u64,
-    pub(crate) tables: u64,
-    /// Entries a lane has in the tables.
-    pub(crate) stride: u32,
     pub(crate) inv_freq: u64,
     pub(crate) cos: u64,
     pub(crate) sin: u64,
     /// Rotary frequencies, and what multiplies cosines and sines.
     pub(crate) half: u32,
     pub(crate) magnitude: f32,
-    pub(crate) pool: u64,
-    pub(crate) kv: KvShape,
+    pub(crate) head_dim: u32,
     /// The type that the pool stores: 0 bf16, 1 f32.
     pub(crate) stored: usize,
     pub(crate) attention: Attention,
@@ -135,9 +129,6 @@ impl Walker<'_> {
             Step::Embed { format, table, y } => {
                 run.embed(format, table, fixed.tokens, y, counts.rows)
             }
-            Step::RmsNorm { rows, x, w, y, groups, width, eps } => {
-                run.rms_norm(x, w, y, (self.rows(rows), groups, width), eps)
-            }
             Step::NormEncode { rows, x, w, eps, rows_from, to } => {
                 run.norm_encode((x, w), to.cols, eps, rows_from, encoded(rows, to))
             }
@@ -150,27 +141,9 @@ impl Walker<'_> {
                 let to = encoded(rows, product.to);
                 run.product(format, &Product { x, to, ..*product })
             }
-            Step::Rope { x, heads, head_dim } => {
-                run.rope(x, angles, (heads, head_dim, fixed.half), counts.rows)
-            }
-            Step::KvAppend { layer, k, v } => run.kv_append(
-                fixed.stored,
-                (k, v),
-                (fixed.pool, fixed.tables, fixed.stride),
-                (fixed.positions, fixed.lanes),
-                (fixed.kv.layers, layer, fixed.kv.kv_heads, fixed.kv.head_dim),
-                counts.rows,
-            ),
             Step::Prepare(ref prepare) => run.prepare(fixed.stored, prepare, counts.rows),
             Step::Attention { queries, pool } => self.attention(queries, pool),
-            Step::SwiGlu { rows, gate, up, y, width } => {
-                run.swiglu(gate, up, y, self.values(rows, width))
-            }
             Step::Add { rows, x, y, width } => run.add_rows(x, y, self.values(rows, width)),
-            Step::Gate { rows, gate, y, width } => run.gate_rows(gate, y, self.values(rows, width)),
-            Step::Gather { x, y, width } => {
-                run.gather_rows(x, y, fixed.logit_rows, width, counts.logit_rows)
-            }
         }
     }
 
@@ -190,7 +163,7 @@ impl Walker<'_> {
         let cut = Queries { tiles, ..queries };
         run.attention(&kernels.split, cut, pool, (counts.split, counts.runs))?;
         if kernels.joins {
-            run.attention_join(cut, fixed.kv.head_dim, counts.split)?;
+            run.attention_join(cut, fixed.head_dim, counts.split)?;
         }
         Ok(())
     }

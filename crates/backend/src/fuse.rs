@@ -1,7 +1,8 @@
 //! Joining the ops of a program to the steps of a GPU load.
 //!
 //! Key properties: ops are only joined where they stand side by side and nothing else reads what
-//! lay between them; what no rule joins runs as it stands, with its input encoded before a product.
+//! lay between them; what no rule joins stays an op of its own, with its input encoded before a
+//! product. A device may lack a kernel for such an op, and says so when it is bound.
 
 use ignis_ops::{BufferId, GatherRows, Linear, LinearPart, Op, Program, RmsNorm, SwiGlu, WeightId};
 use ignis_types::DType;

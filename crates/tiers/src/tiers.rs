@@ -147,11 +147,6 @@ impl Tiers {
         self.images.landed(image).ok().map(|image| image.tier)
     }
 
-    /// True if a move out or a copy is in flight.
-    pub fn is_moving_out(&self) -> bool {
-        self.out.is_some()
-    }
-
     /// True if a move in is in flight.
     pub fn is_moving_in(&self) -> bool {
         self.inward.is_some()

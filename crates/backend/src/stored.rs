@@ -28,6 +28,16 @@ const LAUNCH_BYTES: u64 = 5 << 9;
 /// Bytes of one lane's parameters of sampling.
 pub const DRAW_BYTES: u64 = 64;
 
+/// Ids of a lane that one CTA of sampling takes.
+pub const SAMPLE_PART_IDS: u64 = 2048;
+
+/// Launches of sampling.
+const SAMPLE_LAUNCHES: usize = 3;
+
+/// What they leave each other of a lane: 1,024 bins, and a key and a sum for each part.
+const SAMPLE_BINS_BYTES: u64 = 32 + 16 * 1024;
+const SAMPLE_PART_BYTES: u64 = 16;
+
 const ALIGN: u64 = 256;
 
 /// Sizes of a GPU load: weights in their stored blocks, products and attention in registers.
@@ -57,6 +67,11 @@ pub fn run_classes(limits: &Limits) -> &'static [u32] {
     let most = (1..=limits.sequence_pages_max().min(256)).map(runs).max().unwrap_or(1);
     let count = RUN_CLASSES.iter().position(|&class| most <= class).unwrap_or(2) + 1;
     &RUN_CLASSES[..count]
+}
+
+/// Bytes that the launches of sampling leave each other of one lane.
+pub fn sample_state_bytes(vocab: u32) -> u64 {
+    SAMPLE_BINS_BYTES + SAMPLE_PART_BYTES * u64::from(vocab).div_ceil(SAMPLE_PART_IDS)
 }
 
 /// What lies where in the ops' scratch; offsets from its start.
@@ -195,21 +210,21 @@ impl DeviceLayout for StoredLayout {
     /// holds the driver.
     fn graph_bytes(&self, program: &Program, limits: &Limits) -> Result<Bytes, Overflow> {
         let steps = FusedProgram::new(program, self.activations).steps;
-        // Attention may take a second launch; rotary angles and sampling take one each.
+        // Attention may take a second launch; rotary angles take one more.
         let twice = steps.iter().filter(|step| match step {
             FusedStep::Attention { .. } => true,
             FusedStep::Op(at) => matches!(program.ops[*at], Op::PagedAttention(_)),
             _ => false,
         });
-        let launches = (steps.len() + twice.count() + 2) as u64;
+        let launches = (steps.len() + twice.count() + 1 + SAMPLE_LAUNCHES) as u64;
         let widths = u64::from(limits.lanes_max.min(GRAPH_LANES_MAX));
         let graph = Bytes(LAUNCH_BYTES).times(launches)?.plus(Bytes(GRAPH_BYTES))?;
         graph.times(widths * run_classes(limits).len() as u64)?.plus(Bytes(GRAPHS_BYTES))
     }
 
-    /// A sortable key and an adjusted logit for each id, parameters, and a bias list.
+    /// A sortable key and an adjusted logit for each id, parameters, a bias list, and bins.
     fn sampling_lane_bytes(&self, vocab: u32) -> Result<Bytes, Overflow> {
-        let lists = Bytes(DRAW_BYTES + 8 * LOGIT_BIAS_MAX as u64);
+        let lists = Bytes(DRAW_BYTES + 8 * LOGIT_BIAS_MAX as u64 + sample_state_bytes(vocab));
         Bytes(8 + 4).times(u64::from(vocab))?.aligned(16)?.plus(lists)
     }
 

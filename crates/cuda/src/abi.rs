@@ -113,6 +113,22 @@ pub(crate) struct Queries {
     pub(crate) partials: u64,
 }
 
+/// `struct Samples` of `sample.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Samples {
+    pub(crate) draws: u64,
+    pub(crate) biases: u64,
+    pub(crate) logits: u64,
+    pub(crate) counts: u64,
+    pub(crate) adjusted: u64,
+    pub(crate) keys: u64,
+    pub(crate) states: u64,
+    pub(crate) rows: u64,
+    pub(crate) bias_max: u32,
+    pub(crate) vocab: u32,
+}
+
 // The compilers of both sides lay structures out by the same rules; this is what they come to.
 const _: () = {
     assert!(size_of::<Weight>() == 16 && offset_of!(Weight, rows) == 8);
@@ -126,4 +142,5 @@ const _: () = {
     assert!(size_of::<PoolView>() == 48 && offset_of!(PoolView, stride) == 32);
     assert!(size_of::<Queries>() == 88 && offset_of!(Queries, heads) == 40);
     assert!(offset_of!(Queries, to) == 48 && offset_of!(Queries, arrived) == 72);
+    assert!(size_of::<Samples>() == 72 && offset_of!(Samples, bias_max) == 64);
 };

@@ -123,7 +123,9 @@ pub(crate) struct Kernels {
     pub(crate) attention_join: Function,
     /// By [`HEAD_DIMS`].
     pub(crate) tensor: [TensorAttention; HEAD_DIMS.len()],
-    pub(crate) sample: Function,
+    pub(crate) sample_largest: Function,
+    pub(crate) sample_masses: Function,
+    pub(crate) sample_draw: Function,
 }
 
 /// A source, and the format it is compiled for.
@@ -215,7 +217,9 @@ impl Kernels {
             scalar: each(stored, |name| scalar_attention(attention, name))?,
             attention_join: find(attention, "attention_join")?,
             tensor: tensor_attention(attention)?,
-            sample: find(sample, "sample")?,
+            sample_largest: find(sample, "sample_largest")?,
+            sample_masses: find(sample, "sample_masses")?,
+            sample_draw: find(sample, "sample_draw")?,
         };
         kernels.take(context, formats, &modules[3..])?;
         Ok(kernels)

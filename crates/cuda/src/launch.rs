@@ -2,9 +2,9 @@
 
 use std::ffi::c_void;
 
-use ignis_backend::DeviceError;
+use ignis_backend::{DeviceError, SAMPLE_PART_IDS};
 
-use crate::abi::{Encoded, GLU, PoolView, Prepare, Product, Queries, Weight};
+use crate::abi::{Encoded, GLU, PoolView, Prepare, Product, Queries, Samples, Weight};
 use crate::driver::{Context, Function, Shape};
 use crate::kernels::{Kernels, LinearKernels, TileKernel};
 
@@ -173,26 +173,18 @@ impl Launcher<'_> {
     }
 
     /// One token for each of `lanes` draws.
-    pub(crate) fn sample(&self, s: &SampleArgs, lanes: u32) -> Result<(), DeviceError> {
-        let &SampleArgs { draws, biases, bias_max, logits, vocab, counts, adjusted, keys, rows } =
-            s;
-        let args = args![draws, biases, bias_max, logits, vocab, counts, adjusted, keys, rows];
-        self.go(self.kernels.sample, line(lanes, 1024), args)
+    pub(crate) fn sample(&self, s: &Samples, lanes: u32) -> Result<(), DeviceError> {
+        let s = *s;
+        let over = |ids: u32, threads| Shape {
+            grid: (s.vocab.div_ceil(ids), lanes, 1),
+            threads,
+            shared_bytes: 0,
+        };
+        let part = SAMPLE_PART_IDS as u32;
+        self.go(self.kernels.sample_largest, over(part, part / 8), args![s])?;
+        self.go(self.kernels.sample_masses, over(part, part / 8), args![s])?;
+        self.go(self.kernels.sample_draw, over(8 * 1024, 1024), args![s])
     }
-}
-
-/// What `sample` reads and writes; addresses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SampleArgs {
-    pub(crate) draws: u64,
-    pub(crate) biases: u64,
-    pub(crate) bias_max: u32,
-    pub(crate) logits: u64,
-    pub(crate) vocab: u32,
-    pub(crate) counts: u64,
-    pub(crate) adjusted: u64,
-    pub(crate) keys: u64,
-    pub(crate) rows: u64,
 }
 
 /// A thread a value; a CTA where there is none, since a grid has at least one.

@@ -1,23 +1,27 @@
-//! Sampling of a round's lanes: parameters to the card, one launch, one copy back.
+//! Sampling of a round's lanes: parameters to the card, a chain of launches, one copy back.
 
-use ignis_backend::{Addresses, DRAW_BYTES, DeviceError, LaneSampling, SAMPLE_ROW_BYTES};
+use ignis_backend::{
+    Addresses, DRAW_BYTES, DeviceError, LaneSampling, SAMPLE_ROW_BYTES, sample_state_bytes,
+};
 use ignis_ops::{LOGIT_BIAS_MAX, SampleOut, TOP_LOGPROBS_MAX};
 use ignis_types::Limits;
 
+use crate::abi::Samples;
 use crate::driver::{Context, Event};
-use crate::launch::{Launcher, SampleArgs};
+use crate::launch::Launcher;
 use crate::memory::{Memory, Pinned};
 
 const DRAW: usize = DRAW_BYTES as usize;
 const BIASES: usize = 8 * LOGIT_BIAS_MAX;
 const ROW: usize = SAMPLE_ROW_BYTES as usize;
 
-/// The sampling region, from its start: draws [lanes], biases [lanes, LOGIT_BIAS_MAX], keys
-/// [lanes, vocab] u64, adjusted logits [lanes, vocab] f32, results [lanes].
+/// The sampling region, from its start: draws [lanes], biases [lanes, LOGIT_BIAS_MAX], what the
+/// launches leave each other [lanes], keys [lanes, vocab] u64, adjusted logits [lanes, vocab] f32,
+/// results [lanes].
 #[derive(Debug)]
 pub(crate) struct Sampler {
     at: u64,
-    args: SampleArgs,
+    args: Samples,
     keys_at: u64,
     results_at: u64,
     /// Draws, then biases.
@@ -38,20 +42,22 @@ impl Sampler {
         let lanes = u64::from(limits.lanes_max);
         let at = addresses.sampling;
         let biases = at + lanes * DRAW_BYTES;
-        let keys = biases + lanes * BIASES as u64;
+        let states = biases + lanes * BIASES as u64;
+        let keys = states + lanes * sample_state_bytes(vocab);
         let adjusted = keys + lanes * 8 * u64::from(vocab);
         let results_at = (adjusted + lanes * 4 * u64::from(vocab)).next_multiple_of(16);
         let row = |start, bytes| memory.address(start, lanes * bytes);
-        let args = SampleArgs {
+        let args = Samples {
             draws: row(at, DRAW_BYTES),
             biases: row(biases, BIASES as u64),
-            bias_max: LOGIT_BIAS_MAX as u32,
             logits: row(logits, 4 * u64::from(vocab)),
-            vocab,
             counts: row(addresses.penalty_counts, 4 * u64::from(vocab)),
             adjusted: row(adjusted, 4 * u64::from(vocab)),
             keys: row(keys, 8 * u64::from(vocab)),
+            states: row(states, sample_state_bytes(vocab)),
             rows: row(results_at, SAMPLE_ROW_BYTES),
+            bias_max: LOGIT_BIAS_MAX as u32,
+            vocab,
         };
         let lanes_max = limits.lanes_max as usize;
         let inputs = Pinned::new(lanes_max * (DRAW + BIASES))?;

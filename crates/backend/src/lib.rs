@@ -27,6 +27,6 @@ pub use fused::{
 pub use host::{Blocks, Copied, CopyId, CopyPart, CopyWay, HostBytes};
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
 pub use stored::{
-    DRAW_BYTES, GRAPH_LANES_MAX, RUNS_MAX, StoredLayout, StoredScratch, encoded_image, run_classes,
-    runs,
+    DRAW_BYTES, GRAPH_LANES_MAX, RUNS_MAX, StoredLayout, StoredScratch, encoded_image, is_long,
+    run_classes, runs,
 };

@@ -23,6 +23,12 @@ const GRAPHS_BYTES: u64 = 8 << 20;
 const GRAPH_BYTES: u64 = 64 << 10;
 const LAUNCH_BYTES: u64 = 6 << 10;
 
+/// Whether products over so many columns are cut into sixteen slices, and not eight:
+/// `BLOCKS_LONG` of `linear.cu`.
+pub fn is_long(cols: u32) -> bool {
+    cols.div_ceil(64) >= 128
+}
+
 /// Bytes of one lane's parameters of sampling.
 pub const DRAW_BYTES: u64 = 64;
 

@@ -444,6 +444,10 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 
+// Has the compiler keep a value in registers, where it would compute it again at each use.
+__device__ __forceinline__ void keep(u32& value) { asm volatile("" : "+r"(value)); }
+__device__ __forceinline__ void keep(const u8*& pointer) { asm volatile("" : "+l"(pointer)); }
+
 // Begins to copy BYTES bytes, the lanes of a warp together: `to` and `from` are a lane's first 16.
 template <u32 BYTES>
 __device__ __forceinline__ void begin_copy(u32 to, const u8* from, u32 lane) {
@@ -480,10 +484,14 @@ __device__ __forceinline__ void few(const Product& p) {
         const Weight& w = t == 0 ? part.w : p.parts[1].w;
         from[t] = w.blocks + block_at<F>(w, tile, first) + lane * 16;
         shared_from[t] = w.blocks + shared_at<F>(w, tile, first) + lane * 16;
+        keep(from[t]);
+        keep(shared_from[t]);
     }
+    u32 ring_to = shared_address(ring) + lane * 16;
+    keep(ring_to);
     // Begins to copy block `i` from those of this turn on into a stage.
-    auto begin = [&](u32 i, u8* stage) {
-        const u32 span = i / R::SPAN * SPAN_BYTES, to = shared_address(stage) + lane * 16;
+    auto begin = [&](u32 i, u32 stage) {
+        const u32 span = i / R::SPAN * SPAN_BYTES, to = ring_to + stage;
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             begin_copy<R::BLOCK>(to + t * Blocks::TILE,
@@ -495,7 +503,7 @@ __device__ __forceinline__ void few(const Product& p) {
     };
 #pragma unroll
     for (u32 i = 0; i < Blocks::DEPTH; i++) {
-        if (i < count) begin(i, ring + i * Blocks::STAGE);
+        if (i < count) begin(i, i * Blocks::STAGE);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
     depend_wait();
@@ -509,12 +517,13 @@ __device__ __forceinline__ void few(const Product& p) {
     Shared shared[MT];
     u32 left = count, turn = 0;
     while (left > 0) {
-        u8* stages = ring + turn;
+        const u32 stages = turn;
         if (Blocks::TURN < Blocks::DEPTH) turn ^= Blocks::TURN * Blocks::STAGE;
 #pragma unroll
         for (u32 i = 0; i < Blocks::TURN; i++) {
             if (i >= left) break;
-            u8* stage = stages + i % Blocks::DEPTH * Blocks::STAGE;
+            const u32 at = stages + i % Blocks::DEPTH * Blocks::STAGE;
+            const u8* stage = ring + at;
             asm volatile("cp.async.wait_group %0;" ::"n"(Blocks::DEPTH - 1) : "memory");
             __syncwarp();
             Raw<F> raw[MT];
@@ -531,7 +540,7 @@ __device__ __forceinline__ void few(const Product& p) {
                 load_rows<NT, EXACT>(b[0], p.x, x + i * 8192);
             }
             __syncwarp();
-            if (i + Blocks::DEPTH < left) begin(i + Blocks::DEPTH, stage);
+            if (i + Blocks::DEPTH < left) begin(i + Blocks::DEPTH, at);
             asm volatile("cp.async.commit_group;" ::: "memory");
             add_block<F, MT, NT, EXACT>(acc, raw, shared, b[EARLY ? i % 2 : 0]);
         }

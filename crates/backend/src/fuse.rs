@@ -10,6 +10,7 @@ use ignis_types::DType;
 use crate::fused::{
     EncodedRows, FusedProgram, FusedStep, PARTS_MAX, Prepare, Products, StoredActivations,
 };
+use crate::stored::is_long;
 
 /// Widest row whose norm is encoded at once.
 const NORM_WIDTH_MAX: u32 = 16_384;
@@ -163,8 +164,10 @@ impl Fuser<'_> {
         let is_plain = !linear.accumulate && gate.bias.is_none() && up.bias.is_none();
         let is_theirs = gate.y == glu.gate && up.y == glu.up;
         let dead = [gate.y, up.y].iter().all(|&id| is_dead(self.program, id, at));
-        // Of pairs, and of weights of four bytes, there is no gated product.
-        let wanted = self.activations == StoredActivations::Bf16 && specs[0].dtype != DType::F32;
+        // Of pairs, of weights of four bytes and of long rows there is no gated product.
+        let wanted = self.activations == StoredActivations::Bf16
+            && specs[0].dtype != DType::F32
+            && !is_long(specs[0].cols);
         (wanted && is_even && is_plain && is_theirs && dead && self.feeds(glu.y, next, at))
             .then_some((gate.w, up.w))
     }

@@ -28,5 +28,5 @@ pub use host::{Blocks, Copied, CopyId, CopyPart, CopyWay, HostBytes};
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
 pub use stored::{
     DRAW_BYTES, GRAPH_LANES_MAX, RUNS_MAX, SAMPLE_PART_IDS, StoredLayout, StoredScratch,
-    encoded_image, run_classes, runs, sample_state_bytes,
+    encoded_image, is_long, run_classes, runs, sample_state_bytes,
 };

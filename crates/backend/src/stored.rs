@@ -25,6 +25,12 @@ const GRAPHS_BYTES: u64 = 4 << 20;
 const GRAPH_BYTES: u64 = 32 << 10;
 const LAUNCH_BYTES: u64 = 5 << 9;
 
+/// Whether products over so many columns are cut into sixteen slices, and not eight:
+/// `BLOCKS_LONG` of `linear.cu`.
+pub fn is_long(cols: u32) -> bool {
+    cols.div_ceil(64) >= 128
+}
+
 /// Bytes of one lane's parameters of sampling.
 pub const DRAW_BYTES: u64 = 64;
 

@@ -4,7 +4,7 @@
 //   value of a weight:  bf16(w); of a quantised one code * bf16(scale) + bf16(minimum), rounded once
 //   value of an input:  bf16(x)
 //   slice  = sum of value * value over its columns, sixteen after sixteen (mma, f32)
-//   y      = slice 0 + slice 1 + ... + slice 7
+//   y      = slice 0 + slice 1 + ... + slice 7, or 15 from 8,192 columns on
 //
 // Exact loads take both as pairs, hi = bf16(v) and lo = bf16(v - hi), and sum all four products.
 // Which columns a slice has depends on their number alone. A warp does one slice (few rows) or all
@@ -13,7 +13,10 @@
 //
 // A file of this text is compiled for one FORMAT of weights.
 
+// Slices of a row of columns: more of them where they are long.
 #define SLICES 8
+#define SLICES_LONG 16
+#define BLOCKS_LONG 128
 
 // Products of one input with up to three matrices, counted in tiles of rows one after the other.
 struct Part {
@@ -36,11 +39,16 @@ struct Product {
 // This warp's number, in a way that shows the compiler that its lanes have it in common.
 __device__ __forceinline__ u32 warp_of() { return __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0); }
 
+// Exact products have SLICES whatever their columns.
+__device__ __forceinline__ u32 slices_of(u32 blocks) {
+    return blocks >= BLOCKS_LONG ? SLICES_LONG : SLICES;
+}
+
 // First block of a slice: blocks that share are never parted.
 template <int F>
-__device__ __forceinline__ u32 slice_start(u32 blocks, u32 slice) {
+__device__ __forceinline__ u32 slice_start(u32 blocks, u32 slice, u32 slices) {
     constexpr u32 SPAN = Record<F>::SPAN;
-    return blocks / SPAN * slice / SLICES * SPAN;
+    return blocks / SPAN * slice / slices * SPAN;
 }
 
 // D += A B, A [16 weight rows, 16 columns], B [16 columns, 8 rows of x].
@@ -421,10 +429,10 @@ __device__ __forceinline__ void pad_glu(const Product& p, u32 x_row) {
 }
 
 // A warp's own ring of blocks in shared memory, which it fills DEPTH blocks ahead.
-template <int F, int MT>
+template <int F, int MT, int S>
 struct Ring {
     static constexpr u32 TILE = Record<F>::BLOCK + Record<F>::SHARED, STAGE = MT * TILE;
-    static constexpr u32 FIT = 5120 / STAGE;
+    static constexpr u32 FIT = 5120 * SLICES / S / STAGE;
     static constexpr u32 DEPTH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;
     static constexpr u32 BYTES = DEPTH * STAGE;
     // Blocks of a turn of the loop: all that share, a part of the ring that fits often, two at least.
@@ -435,6 +443,10 @@ struct Ring {
 __device__ __forceinline__ u32 shared_address(const void* p) {
     return (u32)__cvta_generic_to_shared(p);
 }
+
+// Has the compiler keep a value in registers, where it would compute it again at each use.
+__device__ __forceinline__ void keep(u32& value) { asm volatile("" : "+r"(value)); }
+__device__ __forceinline__ void keep(const u8*& pointer) { asm volatile("" : "+l"(pointer)); }
 
 // Begins to copy BYTES bytes, the lanes of a warp together: `to` and `from` are a lane's first 16.
 template <u32 BYTES>
@@ -450,18 +462,18 @@ __device__ __forceinline__ void begin_copy(u32 to, const u8* from, u32 lane) {
 
 // Few rows: a CTA of a warp a slice does a tile of 16 weight rows; GLU: one of gate and one of up.
 // The first blocks are on their way before the input is there. Grid: tiles of all parts.
-template <int F, int NT, bool GLU, bool EXACT>
+template <int F, int NT, bool GLU, bool EXACT, int S>
 __device__ __forceinline__ void few(const Product& p) {
     using R = Record<F>;
     constexpr int MT = GLU ? 2 : 1;
-    using Blocks = Ring<F, MT>;
-    constexpr u32 SUMS = SLICES * MT * NT * 8 * 17 * 4, RINGS = SLICES * Blocks::BYTES;
+    using Blocks = Ring<F, MT, S>;
+    constexpr u32 SUMS = S * MT * NT * 8 * 17 * 4, RINGS = S * Blocks::BYTES;
     __shared__ __align__(16) u8 memory[RINGS > SUMS ? RINGS : SUMS];
     const u32 slice = warp_of(), lane = threadIdx.x % WARP;
     u32 tile = blockIdx.x;
     const Part part = GLU ? p.parts[0] : part_of(p, 16, tile);
-    const u32 blocks = blocks_of(part.w.cols), first = slice_start<F>(blocks, slice);
-    const u32 count = slice_start<F>(blocks, slice + 1) - first;
+    const u32 blocks = blocks_of(part.w.cols), first = slice_start<F>(blocks, slice, S);
+    const u32 count = slice_start<F>(blocks, slice + 1, S) - first;
     u8* ring = memory + slice * Blocks::BYTES;
     constexpr u32 SPAN_BYTES = 8 * (R::SPAN * R::BLOCK + R::SHARED);
     // A lane's share of the blocks of a turn, and of what is shared.
@@ -472,10 +484,14 @@ __device__ __forceinline__ void few(const Product& p) {
         const Weight& w = t == 0 ? part.w : p.parts[1].w;
         from[t] = w.blocks + block_at<F>(w, tile, first) + lane * 16;
         shared_from[t] = w.blocks + shared_at<F>(w, tile, first) + lane * 16;
+        keep(from[t]);
+        keep(shared_from[t]);
     }
+    u32 ring_to = shared_address(ring) + lane * 16;
+    keep(ring_to);
     // Begins to copy block `i` from those of this turn on into a stage.
-    auto begin = [&](u32 i, u8* stage) {
-        const u32 span = i / R::SPAN * SPAN_BYTES, to = shared_address(stage) + lane * 16;
+    auto begin = [&](u32 i, u32 stage) {
+        const u32 span = i / R::SPAN * SPAN_BYTES, to = ring_to + stage;
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             begin_copy<R::BLOCK>(to + t * Blocks::TILE,
@@ -487,7 +503,7 @@ __device__ __forceinline__ void few(const Product& p) {
     };
 #pragma unroll
     for (u32 i = 0; i < Blocks::DEPTH; i++) {
-        if (i < count) begin(i, ring + i * Blocks::STAGE);
+        if (i < count) begin(i, i * Blocks::STAGE);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
     depend_wait();
@@ -501,12 +517,13 @@ __device__ __forceinline__ void few(const Product& p) {
     Shared shared[MT];
     u32 left = count, turn = 0;
     while (left > 0) {
-        u8* stages = ring + turn;
+        const u32 stages = turn;
         if (Blocks::TURN < Blocks::DEPTH) turn ^= Blocks::TURN * Blocks::STAGE;
 #pragma unroll
         for (u32 i = 0; i < Blocks::TURN; i++) {
             if (i >= left) break;
-            u8* stage = stages + i % Blocks::DEPTH * Blocks::STAGE;
+            const u32 at = stages + i % Blocks::DEPTH * Blocks::STAGE;
+            const u8* stage = ring + at;
             asm volatile("cp.async.wait_group %0;" ::"n"(Blocks::DEPTH - 1) : "memory");
             __syncwarp();
             Raw<F> raw[MT];
@@ -523,7 +540,7 @@ __device__ __forceinline__ void few(const Product& p) {
                 load_rows<NT, EXACT>(b[0], p.x, x + i * 8192);
             }
             __syncwarp();
-            if (i + Blocks::DEPTH < left) begin(i + Blocks::DEPTH, stage);
+            if (i + Blocks::DEPTH < left) begin(i + Blocks::DEPTH, at);
             asm volatile("cp.async.commit_group;" ::: "memory");
             add_block<F, MT, NT, EXACT>(acc, raw, shared, b[EARLY ? i % 2 : 0]);
         }
@@ -549,14 +566,14 @@ __device__ __forceinline__ void few(const Product& p) {
                 sums[slice][t][x_row][row] = acc[t][n][c];
             }
     __syncthreads();
-    for (u32 i = threadIdx.x; i < NT * 8 * 16; i += SLICES * WARP) {
+    for (u32 i = threadIdx.x; i < NT * 8 * 16; i += S * WARP) {
         const u32 x_row = i / 16, row = i % 16;
         float sum[MT];
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             sum[t] = 0.0f;
 #pragma unroll
-            for (int s = 0; s < SLICES; s++) sum[t] = __fadd_rn(sum[t], sums[s][t][x_row][row]);
+            for (int s = 0; s < S; s++) sum[t] = __fadd_rn(sum[t], sums[s][t][x_row][row]);
             sum[t] = whole<F, EXACT>(sum[t]);
         }
         if (GLU) put_glu(p, tile * 16 + row, x_row, sum[0], sum[MT - 1]);
@@ -583,8 +600,8 @@ __device__ __forceinline__ void many_exact(const Product& p) {
     for (u32 slice = 0; slice < SLICES; slice++) {
         float acc[1][4][4];
         clear(acc);
-        const u32 end = slice_start<F>(blocks, slice + 1);
-        for (u32 block = slice_start<F>(blocks, slice); block < end; block++) {
+        const u32 end = slice_start<F>(blocks, slice + 1, SLICES);
+        for (u32 block = slice_start<F>(blocks, slice, SLICES); block < end; block++) {
             Raw<F> raw[1];
             Shared shared[1];
             load_block<F, FromMemory>(
@@ -734,8 +751,9 @@ __device__ __forceinline__ void many_rows(const Product& p) {
 #pragma unroll
     for (int i = 0; i < 64; i++) total[i] = 0.0f;
     u32 block = 0, stage = 0, phase = 0;
-    for (u32 slice = 0; slice < SLICES; slice++) {
-        const u32 end = slice_start<F>(blocks, slice + 1);
+    const u32 slices = slices_of(blocks);
+    for (u32 slice = 0; slice < slices; slice++) {
+        const u32 end = slice_start<F>(blocks, slice + 1, slices);
         if (block == end) continue;
         u32 add = 0;
         for (; block < end; block++) {
@@ -860,10 +878,11 @@ __device__ __forceinline__ void many_rows(const Product& p) {
     float total[2][4][4];
     clear(total);
     u32 block = 0;
-    for (u32 slice = 0; slice < SLICES; slice++) {
+    const u32 slices = slices_of(blocks);
+    for (u32 slice = 0; slice < slices; slice++) {
         float acc[2][4][4];
         clear(acc);
-        for (const u32 end = slice_start<F>(blocks, slice + 1); block < end; block++) {
+        for (const u32 end = slice_start<F>(blocks, slice + 1, slices); block < end; block++) {
             Raw<F> raw[2];
             Shared shared[2];
 #pragma unroll
@@ -922,20 +941,23 @@ __constant__ u32 many_shape[3] = {MANY_N, MANY_THREADS, STAGES * STAGE_BYTES};
 
 #endif
 
-#define FEW(NAME, NT, GLU, EXACT, CTAS)                                                  \
-    extern "C" __global__ void __launch_bounds__(SLICES * WARP, CTAS)                    \
-    NAME(const __grid_constant__ Product p) { few<FORMAT, NT, GLU, EXACT>(p); }
+#define FEW(NAME, NT, GLU, EXACT, S, CTAS)                                               \
+    extern "C" __global__ void __launch_bounds__(S * WARP, CTAS)                         \
+    NAME(const __grid_constant__ Product p) { few<FORMAT, NT, GLU, EXACT, S>(p); }
 
-FEW(few_8, 1, false, false, 4)
-FEW(few_16, 2, false, false, 3)
-FEW(few_32, 4, false, false, 2)
+FEW(few_8, 1, false, false, SLICES, 4)
+FEW(few_16, 2, false, false, SLICES, 3)
+FEW(few_32, 4, false, false, SLICES, 2)
+FEW(few_long_8, 1, false, false, SLICES_LONG, 2)
+FEW(few_long_16, 2, false, false, SLICES_LONG, 1)
+FEW(few_long_32, 4, false, false, SLICES_LONG, 1)
 #if FORMAT != 2 // Two rings of F32 are more than a CTA has; its gate and up are two products.
-FEW(few_glu_8, 1, true, false, 3)
-FEW(few_glu_16, 2, true, false, 2)
-FEW(few_glu_32, 4, true, false, 1)
+FEW(few_glu_8, 1, true, false, SLICES, 3)
+FEW(few_glu_16, 2, true, false, SLICES, 2)
+FEW(few_glu_32, 4, true, false, SLICES, 1)
 #endif
-FEW(exact_8, 1, false, true, 2)
-FEW(exact_32, 4, false, true, 1)
+FEW(exact_8, 1, false, true, SLICES, 2)
+FEW(exact_32, 4, false, true, SLICES, 1)
 
 extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
 many(const __grid_constant__ Product p) { many_rows<FORMAT>(p); }

@@ -14,10 +14,11 @@
 //     top' = max(top, scores of the page); keep = 2^(top - top'); weight = bf16(2^(score - top'))
 //     sum = sum * keep, values = values * keep; then for each step of 16 keys in order
 //     sum = mma(weight, ones, sum), values = mma(weight, V, values)
-// An element of an mma depends on its own row and column alone, and a largest score on no order. So
-// prefill (a warp has 16 queries and whole pages) and decode (the warps of a CTA share the keys of
-// a page for the scores, then the columns of V for the values) do the same operations on a query.
-// The sum, as a product with ones, has the order of the values and crosses no threads.
+// An element of an mma depends on its own row and column alone, a wgmma gives the same bits, and a
+// largest score depends on no order. So prefill (a warp has 16 queries and whole pages) and decode
+// (the warps of a CTA share a page's keys for the scores, then the columns of V for the values) do
+// the same operations on a query. The sum, as a product with ones, has the order of the values and
+// crosses no threads.
 
 #define PAGE 64
 #define CTA 128
@@ -387,10 +388,6 @@ __device__ __forceinline__ void load_transposed(u32 (&b)[4], u32 at) {
                  : "memory");
 }
 
-__device__ __forceinline__ u32 shared_address(const void* p) {
-    return (u32)__cvta_generic_to_shared(p);
-}
-
 // 16 bytes to shared memory; zeros where `bytes` is 0.
 __device__ __forceinline__ void copy_async(u32 to, const void* from, u32 bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
@@ -541,13 +538,12 @@ __device__ __forceinline__ void join_runs(const Queries& in, const float* from, 
     if (threadIdx.x < heads * pieces) load(threadIdx.x, 0);
 
     for (u32 i = threadIdx.x / WARP; i < heads; i += SPLIT_THREADS / WARP) {
+        const float* pairs = from + (u64)i * wide + RUNS_MAX * head_dim + 2 * lane;
         float2 run[RUNS_MAX / WARP]; // largest and sum
 #pragma unroll
         for (int h = 0; h < RUNS_MAX / WARP; h++) {
             run[h] = make_float2(MINUS_INFINITY, 0.0f);
-            if (h * WARP + lane < runs) {
-                run[h] = load_two(from + (u64)i * wide + RUNS_MAX * head_dim + 2 * (h * WARP + lane));
-            }
+            if (h * WARP + lane < runs) run[h] = load_two(pairs + 2 * h * WARP);
         }
         float before = MINUS_INFINITY;
 #pragma unroll
@@ -605,7 +601,7 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
 
     depend_go();
     depend_wait();
-    // Where all rows are cut, which is most often, a row is its own tile: nothing waits for `tiles`.
+    // Where all rows are cut, as is usual, a row is its own tile: nothing waits for `tiles`.
     const u32 row = in.tiles[2 * blockIdx.x];
     u32 last = in.positions[blockIdx.x], sequence = in.lanes[blockIdx.x];
     if (row != blockIdx.x) last = in.positions[row], sequence = in.lanes[row];
@@ -663,12 +659,12 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
         // The values before these keys are done with, and so the keys by the next barrier: their
         // place in the ring is filled at once.
         if (tile == 0) {
-            copies_wait<2>();
+            copies_wait<S::RING - 1>();
             __syncthreads();
         } else {
-            copies_wait<1>();
+            copies_wait<S::RING - 2>();
             __syncthreads();
-            copy(tile + 2);
+            copy(tile + S::RING - 1);
         }
         float score[S::KEYS / 8][4];
 #pragma unroll
@@ -700,7 +696,7 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
             largest_of[warp][quad + 8] = largest[1];
         }
         __syncthreads();
-        copy(tile + 3);
+        copy(tile + S::RING);
 
         // Weights of those keys; every warp follows the largest scores.
         float keep[2];
@@ -727,7 +723,7 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
             a.w = bf16_pair(score[n + 1][2], score[n + 1][3]);
             weights[(warp * (S::KEYS / 16) + n / 2) * WARP + lane] = a;
         }
-        copies_wait<2>();
+        copies_wait<S::RING - 1>();
         __syncthreads();
 
         // Values: TILES * 8 columns.
@@ -795,12 +791,156 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
     }
 }
 
-#define TILE_THREADS 256
+// A tile of at most `most` queries of one KV head. Grid: tiles, kv_heads * ceil(group / most). The
+// deepest tiles go first.
+struct TileOf {
+    u32 head_dim, first_row, rows, heads, queries; // heads of a row
+    u32 kv_head, head;                             // head: the first one
+    u32 last, pages;                               // position of the last row, pages that it sees
+    const u32* table;
+    bool ends_row; // has the last head
+
+    __device__ __forceinline__ TileOf(const Queries& in, const Pool& pool, u32 most) {
+        head_dim = pool.head_dim;
+        const u32 group = in.heads / pool.kv_heads, chunks = (group + most - 1) / most;
+        const u32 first_head = blockIdx.y % chunks * most, at = gridDim.x - 1 - blockIdx.x;
+        kv_head = blockIdx.y / chunks, head = kv_head * group + first_head;
+        first_row = in.tiles[2 * at], rows = in.tiles[2 * at + 1];
+        heads = min(group - first_head, most), queries = min(rows * heads, most);
+        last = in.positions[first_row + rows - 1], pages = last / PAGE + 1;
+        table = pool.tables + (u64)in.lanes[first_row] * pool.stride;
+        ends_row = head + heads == in.heads;
+    }
+
+    __device__ __forceinline__ u32 row_of(u32 query) const { return first_row + query / heads; }
+    __device__ __forceinline__ u32 head_of(u32 query) const { return head + query % heads; }
+    __device__ __forceinline__ const float* query_at(const Queries& in, u32 query) const {
+        return in.q + ((u64)row_of(query) * in.heads + head_of(query)) * head_dim;
+    }
+};
+
+// The two queries of a thread, rows lane / 4 and lane / 4 + 8 of its warp's fragment, and what of
+// them is summed: N tiles of 8 columns.
+template <int N>
+struct Summed {
+    u32 position[2], end[2], lowest; // end: of the run under way; lowest: position of the warp's
+    float top[2], sum[4], values[N][4];
+    float total_top[2], total_sum[2], total[N][4];
+
+    __device__ __forceinline__ Summed(const Queries& in, const TileOf& tile, u32 first_query) {
+        const u32 query = first_query + threadIdx.x % WARP / 4;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const bool real = query + 8 * r < tile.queries;
+            position[r] = real ? in.positions[tile.row_of(query + 8 * r)] : tile.last;
+            const u32 seen = position[r] / PAGE + 1;
+            end[r] = min(run_pages(seen), seen);
+            top[r] = total_top[r] = MINUS_INFINITY, total_sum[r] = 0.0f;
+        }
+        lowest = __reduce_min_sync(ALL_LANES, min(position[0], position[1]));
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            sum[c] = 0.0f;
+#pragma unroll
+            for (int n = 0; n < N; n++) values[n][c] = total[n][c] = 0.0f;
+        }
+    }
+
+    // Follows the largest scores of a page; what was summed before shrinks to match.
+    __device__ __forceinline__ void follow(float (&score)[8][4], u32 page, float (&against)[2]) {
+        if (page * PAGE + PAGE - 1 > lowest) {
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    const u32 key = page * PAGE + n * 8 + threadIdx.x % 4 * 2 + c % 2;
+                    if (key > position[c / 2]) score[n][c] = MINUS_INFINITY;
+                }
+        }
+        float keep[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float largest = MINUS_INFINITY;
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                largest = fmaxf(largest, fmaxf(score[n][2 * r], score[n][2 * r + 1]));
+            }
+            const float next = fmaxf(top[r], quad_max(largest));
+            // A query that has seen its last page meets no key; nothing of it is joined any more.
+            against[r] = next > MINUS_INFINITY ? next : 0.0f;
+            keep[r] = exp2_fast(__fsub_rn(top[r], against[r]));
+            top[r] = next;
+        }
+        if (__any_sync(ALL_LANES, keep[0] != 1.0f || keep[1] != 1.0f)) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                sum[c] = __fmul_rn(sum[c], keep[c / 2]);
+#pragma unroll
+                for (int n = 0; n < N; n++) values[n][c] = __fmul_rn(values[n][c], keep[c / 2]);
+            }
+        }
+    }
+
+    // The weights of step `step` of 16 keys, as the left operand of an mma; adds them to the sum.
+    __device__ __forceinline__ void weigh(u32 (&a)[4], const float (&score)[8][4], int step,
+                                          const float (&against)[2]) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float* pair = score[2 * step + i / 2] + i % 2 * 2;
+            a[i] = bf16_pair(exp2_fast(__fsub_rn(pair[0], against[i % 2])),
+                             exp2_fast(__fsub_rn(pair[1], against[i % 2])));
+        }
+        mma(sum, a[0], a[1], a[2], a[3], ONES, ONES);
+    }
+
+    // Joins a run that ends after `pages` pages.
+    __device__ __forceinline__ void join(u32 pages) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (pages != end[r]) continue;
+            float joined, keep, take;
+            join_weights(total_top[r], top[r], joined, keep, take);
+            total_sum[r] = __fmaf_rn(sum[2 * r], take, __fmul_rn(total_sum[r], keep));
+            sum[2 * r] = sum[2 * r + 1] = 0.0f;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int c = 2 * r; c < 2 * r + 2; c++) {
+                    total[n][c] = __fmaf_rn(values[n][c], take, __fmul_rn(total[n][c], keep));
+                    values[n][c] = 0.0f;
+                }
+            total_top[r] = joined, top[r] = MINUS_INFINITY;
+            const u32 seen = position[r] / PAGE + 1;
+            end[r] = min(end[r] + run_pages(seen), seen);
+        }
+    }
+
+    __device__ __forceinline__ void put(const Queries& in, const TileOf& tile, u32 first_query,
+                                        u32 first_col) const {
+        const u32 query = first_query + threadIdx.x % WARP / 4;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (query + 8 * r >= tile.queries) continue;
+            const u32 row = tile.row_of(query + 8 * r);
+            const u32 first = tile.head_of(query + 8 * r) * tile.head_dim;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const u32 col = first_col + n * 8 + threadIdx.x % 4 * 2;
+                if (col < tile.head_dim) {
+                    put_two(in, row, first + col, in.heads * tile.head_dim,
+                            __fdiv_rn(total[n][2 * r], total_sum[r]),
+                            __fdiv_rn(total[n][2 * r + 1], total_sum[r]));
+                }
+            }
+        }
+    }
+};
 
 template <int DIM>
 struct Whole {
+    static constexpr u32 THREADS = 256;
     static constexpr u32 SHARES = DIM > 128 ? 2 : 1; // warps that share the columns of a query
-    static constexpr u32 GROUPS = TILE_THREADS / WARP / SHARES; // of 16 queries
+    static constexpr u32 GROUPS = THREADS / WARP / SHARES; // of 16 queries
     static constexpr u32 QUERIES = 16 * GROUPS;
     static constexpr u32 RING = DIM > 128 ? 1 : 2; // pages in shared memory
     static constexpr u32 TILES = DIM / 8 / SHARES; // of 8 columns of a warp
@@ -809,8 +949,7 @@ struct Whole {
     static constexpr u32 SHARED = Q_AT + (Q_SHARED ? QUERIES * DIM * 2 : 0);
 };
 
-// A tile of queries of one KV head over all their pages. Grid: tiles, kv_heads * ceil(group /
-// QUERIES). The deepest tiles go first.
+// A tile of queries over all their pages.
 template <int DIM>
 __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool) {
     using S = Whole<DIM>;
@@ -820,72 +959,43 @@ __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool
 
     depend_go();
     depend_wait();
-    const u32 head_dim = pool.head_dim, group = in.heads / pool.kv_heads;
-    const u32 chunks = (group + S::QUERIES - 1) / S::QUERIES;
-    const u32 kv_head = blockIdx.y / chunks, first_head = blockIdx.y % chunks * S::QUERIES;
-    const u32 at = gridDim.x - 1 - blockIdx.x;
-    const u32 first_row = in.tiles[2 * at], rows = in.tiles[2 * at + 1];
-    const u32 heads = min(group - first_head, (u32)S::QUERIES);
-    const u32 queries = min(rows * heads, (u32)S::QUERIES);
-    const u32 last = in.positions[first_row + rows - 1], pages = last / PAGE + 1;
-    const u32* table = pool.tables + (u64)in.lanes[first_row] * pool.stride;
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, two = lane % 4 * 2;
+    const TileOf of(in, pool, S::QUERIES);
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, pages = of.pages;
     const u32 share = warp / S::GROUPS, first_col = share * S::TILES * 8;
     const u32 ring = shared_address(tiles);
-
-    // The two queries of a thread: rows lane / 4 and lane / 4 + 8 of its warp's fragment.
-    const u32 query = warp % S::GROUPS * 16 + lane / 4;
-    auto row_of = [&](u32 query) { return first_row + query / heads; };
-    auto head_of = [&](u32 query) { return kv_head * group + first_head + query % heads; };
-    u32 position[2], end[2]; // of the run under way
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const bool real = query + 8 * r < queries;
-        position[r] = real ? in.positions[row_of(query + 8 * r)] : last;
-        const u32 seen = position[r] / PAGE + 1;
-        end[r] = min(run_pages(seen), seen);
-    }
-    const u32 lowest = __reduce_min_sync(ALL_LANES, min(position[0], position[1]));
-    const u32 highest = __reduce_max_sync(ALL_LANES, max(position[0], position[1]));
+    Summed<S::TILES> summed(in, of, warp % S::GROUPS * 16);
+    const u32 highest =
+        __reduce_max_sync(ALL_LANES, max(summed.position[0], summed.position[1]));
 
     auto copy = [&](u32 page, u32 id, u64 part, u32 to) {
         const u16* from = (const u16*)pool.keys + (u64)id * pool.page_values
-            + (u64)kv_head * PAGE * head_dim + part;
-        const u32 held = min((u32)PAGE, last + 1 - page * PAGE);
-        T::template copy<TILE_THREADS>(to, from, head_dim, held);
+            + (u64)of.kv_head * PAGE * of.head_dim + part;
+        const u32 held = min((u32)PAGE, of.last + 1 - page * PAGE);
+        T::template copy<S::THREADS>(to, from, of.head_dim, held);
     };
     auto keys_tile = [&](u32 page) { return ring + page % S::RING * 2 * T::BYTES; };
-    u32 id = table[0], next_id = table[min(1u, pages - 1)];
+    u32 id = of.table[0], next_id = of.table[min(1u, pages - 1)];
     copy(0, id, 0, keys_tile(0));
     if (S::RING > 1) copy(0, id, pool.values_at, keys_tile(0) + T::BYTES);
     copies_end_group();
 
     u32 q[S::Q_SHARED ? 1 : STEPS][4];
     uint4* q_shared = (uint4*)(tiles + S::Q_AT) + warp % S::GROUPS * STEPS * WARP + lane;
-    auto query_at = [&](u32 query) {
-        return in.q + ((u64)row_of(query) * in.heads + head_of(query)) * head_dim;
-    };
-    const bool real0 = query < queries, real1 = query + 8 < queries;
-    const float *q0 = query_at(query), *q1 = query_at(query + 8);
+    const u32 query = warp % S::GROUPS * 16 + lane / 4;
+    const bool real0 = query < of.queries, real1 = query + 8 < of.queries;
+    const float *q0 = of.query_at(in, query), *q1 = of.query_at(in, query + 8);
     if (S::Q_SHARED) {
         for (u32 step = share; step < STEPS; step += S::SHARES) {
-            query_step(q[0], q0, real0, q1, real1, step, head_dim, in.scale);
+            query_step(q[0], q0, real0, q1, real1, step, of.head_dim, in.scale);
             q_shared[step * WARP] = make_uint4(q[0][0], q[0][1], q[0][2], q[0][3]);
         }
     } else {
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-            query_step(q[S::Q_SHARED ? 0 : step], q0, real0, q1, real1, step, head_dim, in.scale);
+            query_step(q[S::Q_SHARED ? 0 : step], q0, real0, q1, real1, step, of.head_dim,
+                       in.scale);
         }
     }
-
-    float top[2] = {MINUS_INFINITY, MINUS_INFINITY}, sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    float total_top[2] = {MINUS_INFINITY, MINUS_INFINITY}, total_sum[2] = {0.0f, 0.0f};
-    float values[S::TILES][4], total[S::TILES][4];
-#pragma unroll
-    for (int n = 0; n < S::TILES; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) values[n][c] = total[n][c] = 0.0f;
 
     for (u32 page = 0; page < pages; page++) {
         const bool mine = page * PAGE <= highest;
@@ -934,106 +1044,326 @@ __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool
             if (page + 1 < pages) copy(page + 1, id, 0, tile);
             copies_end_group();
         }
-        next_id = table[min(page + 2, pages - 1)];
+        next_id = of.table[min(page + 2, pages - 1)];
         if (!mine) continue;
 
-        if (page * PAGE + PAGE - 1 > lowest) {
-#pragma unroll
-            for (int n = 0; n < 8; n++)
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    const u32 key = page * PAGE + n * 8 + two + c % 2;
-                    if (key > position[c / 2]) score[n][c] = MINUS_INFINITY;
-                }
-        }
-        float keep[2], against[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float largest = MINUS_INFINITY;
-#pragma unroll
-            for (int n = 0; n < 8; n++) {
-                largest = fmaxf(largest, fmaxf(score[n][2 * r], score[n][2 * r + 1]));
-            }
-            const float next = fmaxf(top[r], quad_max(largest));
-            // A query that has seen its last page meets no key; nothing of it is joined any more.
-            against[r] = next > MINUS_INFINITY ? next : 0.0f;
-            keep[r] = exp2_fast(__fsub_rn(top[r], against[r]));
-            top[r] = next;
-        }
-        if (__any_sync(ALL_LANES, keep[0] != 1.0f || keep[1] != 1.0f)) {
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                sum[c] = __fmul_rn(sum[c], keep[c / 2]);
-#pragma unroll
-                for (int n = 0; n < S::TILES; n++) {
-                    values[n][c] = __fmul_rn(values[n][c], keep[c / 2]);
-                }
-            }
-        }
+        float against[2];
+        summed.follow(score, page, against);
 #pragma unroll
         for (int step = 0; step < 4; step++) {
             u32 a[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float* pair = score[2 * step + i / 2] + i % 2 * 2;
-                a[i] = bf16_pair(exp2_fast(__fsub_rn(pair[0], against[i % 2])),
-                                 exp2_fast(__fsub_rn(pair[1], against[i % 2])));
-            }
-            mma(sum, a[0], a[1], a[2], a[3], ONES, ONES);
+            summed.weigh(a, score, step, against);
 #pragma unroll
             for (int n = 0; n < S::TILES; n += 2) {
                 u32 b[4];
                 load_transposed(b, T::values_at(tile + T::BYTES, step, first_col + n * 8));
-                mma(values[n], a[0], a[1], a[2], a[3], b[0], b[1]);
-                mma(values[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+                mma(summed.values[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+                mma(summed.values[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
             }
         }
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            if (page + 1 != end[r]) continue;
-            float joined, keep, take;
-            join_weights(total_top[r], top[r], joined, keep, take);
-            total_sum[r] = __fmaf_rn(sum[2 * r], take, __fmul_rn(total_sum[r], keep));
-            sum[2 * r] = sum[2 * r + 1] = 0.0f;
-#pragma unroll
-            for (int n = 0; n < S::TILES; n++) {
-#pragma unroll
-                for (int c = 2 * r; c < 2 * r + 2; c++) {
-                    total[n][c] = __fmaf_rn(values[n][c], take, __fmul_rn(total[n][c], keep));
-                    values[n][c] = 0.0f;
-                }
-            }
-            total_top[r] = joined, top[r] = MINUS_INFINITY;
-            const u32 seen = position[r] / PAGE + 1;
-            end[r] = min(end[r] + run_pages(seen), seen);
-        }
+        summed.join(page + 1);
     }
 
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        if (query + 8 * r >= queries) continue;
-        const u32 row = row_of(query + 8 * r), first = head_of(query + 8 * r) * head_dim;
-#pragma unroll
-        for (int n = 0; n < S::TILES; n++) {
-            const u32 col = first_col + n * 8 + two;
-            if (col < head_dim) {
-                put_two(in, row, first + col, in.heads * head_dim,
-                        __fdiv_rn(total[n][2 * r], total_sum[r]),
-                        __fdiv_rn(total[n][2 * r + 1], total_sum[r]));
-            }
+    summed.put(in, of, warp % S::GROUPS * 16, first_col);
+    if (in.to.hi && of.ends_row) {
+        for (u32 i = 0; i < of.rows; i++) {
+            pad_encoded(in.to, of.first_row + i, threadIdx.x, S::THREADS);
         }
     }
-    if (in.to.hi && kv_head * group + first_head + heads == in.heads) {
-        for (u32 i = 0; i < rows; i++) pad_encoded(in.to, first_row + i, threadIdx.x, TILE_THREADS);
+}
+
+// How tiles are met, by width.
+template <int DIM>
+struct Met : Whole<DIM> {
+    static __device__ __forceinline__ void attend(const Queries& in, const Pool& pool) {
+        attend_tiles<DIM>(in, pool);
+    }
+};
+
+#if __CUDA_ARCH__ == 900
+
+// Hopper, widths 64 and 128: groups of four warps, each with 64 queries, multiply by wgmma, which
+// reads keys and values where four more warps have put them. A tile in shared memory: for each 64
+// columns 64 rows of 128 bytes; the place of a piece of 16 bytes in its row is XORed with row % 8,
+// which wgmma knows as the swizzle of 128 bytes. It sums along the rows of keys and across those of
+// values.
+
+template <int DIM>
+struct Groups {
+    static constexpr u32 COUNT = DIM > 64 ? 2 : 3; // that compute
+    static constexpr u32 QUERIES = 64 * COUNT, THREADS = 128 * (COUNT + 1);
+    static constexpr u32 BYTES = PAGE * DIM * 2, SLOTS = 8; // tiles: keys, values, keys, ...
+    // Barriers, and tiles from the next multiple of 1,024 on, wherever the multiples of 128 begin.
+    static constexpr u32 SHARED = 1024 + SLOTS * BYTES;
+    static_assert(2 * SLOTS * 8 <= 128, "the barriers have room");
+    // Registers of a thread: 64 K in all, of which every thread begins with the same share.
+    static constexpr u32 REGISTERS = COUNT == 2 ? 240 : 160, COPY_REGISTERS = COUNT == 2 ? 24 : 32;
+};
+
+template <u32 COUNT>
+__device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <u32 COUNT>
+__device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// What this thread wrote to shared memory is there for wgmma.
+__device__ __forceinline__ void show_wgmma() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// The turn to multiply passes from group to group.
+__device__ __forceinline__ void take_turn(u32 group) {
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
+}
+
+__device__ __forceinline__ void give_turn(u32 group) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory");
+}
+
+__device__ __forceinline__ void wgmma_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_end_group() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+// Keeps what is done to registers of a wgmma on its side of a fence or a wait.
+template <int N>
+__device__ __forceinline__ void hold(float (&d)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) asm volatile("" : "+f"(d[n][c])::"memory");
+}
+
+template <int N>
+__device__ __forceinline__ void hold(u32 (&a)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) asm volatile("" : "+r"(a[n][c])::"memory");
+}
+
+// Where wgmma finds its right operand, in pieces of 64 columns: 8 rows lie 1,024 bytes apart. With
+// rows along the sum, as values have them, pieces of columns lie `apart`.
+__device__ __forceinline__ u64 tile_descriptor(u32 address, u32 apart) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(apart >> 4) << 16 | (u64)(1024 >> 4) << 32
+        | (u64)1 << 62;
+}
+
+#define FOUR(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define SIXTEEN(d, i) FOUR(d, i), FOUR(d, i + 1), FOUR(d, i + 2), FOUR(d, i + 3)
+
+// D = A B, or D += A B: A [64, 16] in registers, B [16, 64] or [16, 128] in shared memory, its rows
+// one after the other (ACROSS) or its columns.
+template <int ACROSS>
+__device__ __forceinline__ void wgmma(float (&d)[8][4], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, add, 1, 1, %38;\n"
+        "}"
+        : SIXTEEN(d, 0), SIXTEEN(d, 4)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS));
+}
+
+template <int ACROSS>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, add, 1, 1, %70;\n"
+        "}"
+        : SIXTEEN(d, 0), SIXTEEN(d, 4), SIXTEEN(d, 8), SIXTEEN(d, 12)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS));
+}
+
+// The four warps that copy: each every fourth tile.
+template <int DIM>
+__device__ __forceinline__ void copy_tiles(const Pool& pool, const TileOf& of, u32 ring, u64* full,
+                                           u64* empty) {
+    using S = Groups<DIM>;
+    constexpr u32 PIECES = DIM / 8, ROWS = WARP / PIECES; // of a row; at a time
+    const u32 lane = threadIdx.x % WARP, row = lane / PIECES, piece = lane % PIECES;
+    const u32 first = threadIdx.x / WARP % 4;
+    const bool real = piece * 8 < of.head_dim;
+    const u16* pieces = (const u16*)pool.keys + first % 2 * pool.values_at
+        + (u64)of.kv_head * PAGE * of.head_dim + (real ? row * of.head_dim + piece * 8 : 0);
+    u32 id = of.table[min(first / 2, of.pages - 1)];
+    for (u32 tile = first; tile < 2 * of.pages; tile += 4) {
+        const u32 page = tile / 2, slot = tile % S::SLOTS;
+        const u32 held = real ? min((u32)PAGE, of.last + 1 - page * PAGE) : 0;
+        const u16* from = pieces + (u64)id * pool.page_values;
+        id = of.table[min(page + 2, of.pages - 1)];
+        barrier_wait(empty + slot, tile / S::SLOTS % 2 ^ 1);
+        const u32 to = ring + slot * S::BYTES + piece / 8 * (PAGE * 128) + row * 128;
+#pragma unroll
+        for (int i = 0; i < PAGE / ROWS; i++) {
+            copy_async(to + i * ROWS * 128 + (piece % 8 ^ (i * ROWS % 8 | row)) * 16, from,
+                       i * ROWS + row < held ? 16 : 0);
+            from += ROWS * of.head_dim;
+        }
+        copies_end_group();
+        copies_wait<0>();
+        show_wgmma();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(full + slot);
     }
 }
+
+// A group's queries over all their pages. The product of a page's weights with its values is on its
+// way while that of the next keys is asked for; meanwhile other groups have the turn.
+template <int DIM>
+__device__ __forceinline__ void meet_tiles(const Queries& in, const Pool& pool, u32 ring, u64* full,
+                                           u64* empty) {
+    using S = Groups<DIM>;
+    const TileOf of(in, pool, S::QUERIES);
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = warp / 4;
+    const u32 next = group + 1 == S::COUNT ? 0 : group + 1;
+    Summed<DIM / 8> summed(in, of, warp * 16);
+    u32 mine = 0; // pages that the group sees
+    if (group * 64 < of.queries) {
+        mine = in.positions[of.row_of(min(group * 64 + 63, of.queries - 1))] / PAGE + 1;
+    }
+    u32 q[DIM / 16][4];
+    const u32 query = warp * 16 + lane / 4;
+    const bool real0 = query < of.queries, real1 = query + 8 < of.queries;
+    const float *q0 = of.query_at(in, query), *q1 = of.query_at(in, query + 8);
+#pragma unroll
+    for (int step = 0; step < DIM / 16; step++) {
+        query_step(q[step], q0, real0, q1, real1, step, of.head_dim, in.scale);
+    }
+    auto at = [&](u32 tile) { return ring + tile % S::SLOTS * S::BYTES; };
+    auto arrive_full = [&](u32 tile) { barrier_wait(full + tile % S::SLOTS, tile / S::SLOTS % 2); };
+    auto done_with = [&](u32 tile) {
+        if (lane == 0) barrier_arrive(empty + tile % S::SLOTS);
+    };
+
+    // Each turn is for the values of one page and the keys of the next. The last group starts as if
+    // it had had the one before; nobody waits for the one after the last.
+    if (next == 0) give_turn(0);
+    take_turn(group);
+    for (u32 page = 0; page < mine; page++) {
+        float score[8][4];
+        arrive_full(2 * page);
+        const u64 keys = tile_descriptor(at(2 * page), 16);
+        wgmma_begin();
+#pragma unroll
+        for (int step = 0; step < DIM / 16; step++) {
+            const u64 columns = keys + step / 4 * (PAGE * 128 >> 4) + step % 4 * (32 >> 4);
+            wgmma<0>(score, q[step], columns, step > 0);
+        }
+        wgmma_end_group();
+        give_turn(next);
+        wgmma_wait();
+        hold(score);
+        hold(summed.values);
+        if (page > 0) done_with(2 * page - 1);
+        done_with(2 * page);
+        summed.join(page);
+
+        float against[2];
+        summed.follow(score, page, against);
+        u32 weights[4][4];
+#pragma unroll
+        for (int step = 0; step < 4; step++) summed.weigh(weights[step], score, step, against);
+        arrive_full(2 * page + 1);
+        take_turn(group);
+        const u64 values = tile_descriptor(at(2 * page + 1), PAGE * 128);
+        hold(summed.values);
+        hold(weights);
+        wgmma_begin();
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            wgmma<1>(summed.values, weights[step], values + step * (16 * 128 >> 4), 1);
+        }
+        wgmma_end_group();
+    }
+    if (next > 0 || mine < of.pages) give_turn(next);
+    wgmma_wait();
+    hold(summed.values);
+    if (mine > 0) done_with(2 * mine - 1);
+    summed.join(mine);
+#pragma unroll 1
+    for (u32 page = mine; page < of.pages; page++) {
+#pragma unroll 1
+        for (u32 tile = 2 * page; tile < 2 * page + 2; tile++) arrive_full(tile), done_with(tile);
+        take_turn(group);
+        if (next > 0 || page + 1 < of.pages) give_turn(next);
+    }
+
+    const TileOf again(in, pool, S::QUERIES); // rather than kept in registers
+    summed.put(in, again, warp * 16, 0);
+    if (in.to.hi && again.ends_row) {
+        for (u32 i = 0; i < again.rows; i++) {
+            pad_encoded(in.to, again.first_row + i, threadIdx.x, 128 * S::COUNT);
+        }
+    }
+}
+
+template <int DIM>
+__device__ __forceinline__ void attend_groups(const Queries& in, const Pool& pool) {
+    using S = Groups<DIM>;
+    extern __shared__ __align__(128) u8 tiles[];
+    u64 *full = (u64*)tiles, *empty = full + S::SLOTS;
+    depend_go();
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < S::SLOTS; i++) {
+            barrier_init(full + i, 1);
+            barrier_init(empty + i, 4 * S::COUNT);
+        }
+        barriers_ready();
+    }
+    __syncthreads();
+    depend_wait();
+    const u32 ring = (shared_address(tiles) + 128 + 1023) / 1024 * 1024;
+    if (threadIdx.x / 128 == S::COUNT) {
+        fewer_registers<S::COPY_REGISTERS>();
+        copy_tiles<DIM>(pool, TileOf(in, pool, S::QUERIES), ring, full, empty);
+    } else {
+        more_registers<S::REGISTERS>();
+        meet_tiles<DIM>(in, pool, ring, full, empty);
+    }
+}
+
+#define BY_GROUPS(DIM)                                                                   \
+    template <>                                                                          \
+    struct Met<DIM> : Groups<DIM> {                                                      \
+        static __device__ __forceinline__ void attend(const Queries& in, const Pool& pool) { \
+            attend_groups<DIM>(in, pool);                                                \
+        }                                                                                \
+    };
+
+BY_GROUPS(64)
+BY_GROUPS(128)
+
+#endif
 
 // Both routes for a width of head; CTAs of each that share a processor.
 #define ATTEND(DIM, SPLITS, TILES)                                                       \
     extern "C" __global__ void __launch_bounds__(SPLIT_THREADS, SPLITS)                  \
     attend_split_##DIM(Queries in, Pool pool) { attend_split<DIM>(in, pool); }           \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS, TILES)                    \
-    attend_tiles_##DIM(Queries in, Pool pool) { attend_tiles<DIM>(in, pool); }
+    extern "C" __global__ void __launch_bounds__(Met<DIM>::THREADS, TILES)               \
+    attend_tiles_##DIM(Queries in, Pool pool) { Met<DIM>::attend(in, pool); }
 
 ATTEND(16, 4, 2)
 ATTEND(32, 4, 2)
@@ -1043,7 +1373,7 @@ ATTEND(256, 2, 1)
 
 // What a launch needs to know, by width: queries of a CTA (of the split: heads), threads, bytes of
 // dynamic shared memory.
-#define TILES_SHAPE(DIM) Whole<DIM>::QUERIES, TILE_THREADS, Whole<DIM>::SHARED
+#define TILES_SHAPE(DIM) Met<DIM>::QUERIES, Met<DIM>::THREADS, Met<DIM>::SHARED
 #define SPLIT_SHAPE(DIM) SPLIT_HEADS, SPLIT_THREADS, Split<DIM>::SHARED
 extern "C" __constant__ u32 attend_shape[15] = {
     TILES_SHAPE(16), TILES_SHAPE(32), TILES_SHAPE(64), TILES_SHAPE(128), TILES_SHAPE(256),

@@ -63,6 +63,40 @@ __device__ __forceinline__ float warp_max(float value) {
     return value;
 }
 
+__device__ __forceinline__ u32 shared_address(const void* p) {
+    return (u32)__cvta_generic_to_shared(p);
+}
+
+#if __CUDA_ARCH__ == 900
+
+// Barriers in shared memory: of `count` arrivals.
+__device__ __forceinline__ void barrier_init(u64* barrier, u32 count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
+                 : "memory");
+}
+
+// Lets every thread, once it has met this one, see barriers that this one has set up.
+__device__ __forceinline__ void barriers_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(u64* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                 : "memory");
+}
+
+// Waits until the barrier has left phase `phase`.
+__device__ __forceinline__ void barrier_wait(u64* barrier, u32 phase) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
+}
+
+#endif
+
 // Where the launch lets kernels overlap (9.0 on): the next kernel of the stream may begin, and what
 // the ones before wrote may be read. Every thread of every kernel calls both, `depend_wait` before
 // it touches anything but weights.

@@ -440,10 +440,6 @@ struct Ring {
     static constexpr u32 TURN = DEPTH > 4 ? 4 : DEPTH > LEAST ? DEPTH : LEAST;
 };
 
-__device__ __forceinline__ u32 shared_address(const void* p) {
-    return (u32)__cvta_generic_to_shared(p);
-}
-
 // Has the compiler keep a value in registers, where it would compute it again at each use.
 __device__ __forceinline__ void keep(u32& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void keep(const u8*& pointer) { asm volatile("" : "+l"(pointer)); }
@@ -640,29 +636,9 @@ struct Stage {
     static constexpr u32 COUNT = 200 * 1024 / BYTES > 6 ? 6 : 200 * 1024 / BYTES;
 };
 
-__device__ __forceinline__ void barrier_init(u64* barrier, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
-                 : "memory");
-}
-
 __device__ __forceinline__ void barrier_expect(u64* barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(u64* barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-                 : "memory");
-}
-
-// Waits until the barrier has left phase `phase`.
-__device__ __forceinline__ void barrier_wait(u64* barrier, u32 phase) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
 }
 
 // Copies `bytes` from memory; the barrier counts them as they land.
@@ -715,7 +691,7 @@ __device__ __forceinline__ void many_rows(const Product& p) {
     depend_go();
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < S::COUNT; i++) barrier_init(&full[i], 1), barrier_init(&empty[i], 8);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_ready();
     }
     __syncthreads();
     depend_wait();

@@ -924,10 +924,10 @@ __constant__ u32 many_shape[3] = {MANY_N, MANY_THREADS, STAGES * STAGE_BYTES};
 FEW(few_8, 1, false, false, SLICES, 4)
 FEW(few_16, 2, false, false, SLICES, 3)
 FEW(few_32, 4, false, false, SLICES, 2)
+#if FORMAT != 2 // Of F32, so many rings or two in a CTA are more than it has.
 FEW(few_long_8, 1, false, false, SLICES_LONG, 2)
 FEW(few_long_16, 2, false, false, SLICES_LONG, 1)
 FEW(few_long_32, 4, false, false, SLICES_LONG, 1)
-#if FORMAT != 2 // Two rings of F32 are more than a CTA has; its gate and up are two products.
 FEW(few_glu_8, 1, true, false, SLICES, 3)
 FEW(few_glu_16, 2, true, false, SLICES, 2)
 FEW(few_glu_32, 4, true, false, SLICES, 1)

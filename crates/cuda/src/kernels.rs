@@ -81,8 +81,8 @@ pub(crate) struct TileKernel {
 pub(crate) struct LinearKernels {
     /// For up to 8, 16 and 32 rows.
     pub(crate) few: [Function; 3],
-    /// As `few`, for long rows.
-    pub(crate) few_long: [Function; 3],
+    /// As `few`, for long rows; none for f32, which takes `many` there.
+    pub(crate) few_long: Option<[Function; 3]>,
     /// Not of f32.
     pub(crate) few_glu: Option<[Function; 3]>,
     pub(crate) many: TileKernel,
@@ -273,7 +273,7 @@ fn linear_kernels(module: Module, format: usize) -> Result<LinearKernels, Device
     let few = |name: &str| each([8, 16, 32], |rows| find(module, &format!("{name}_{rows}")));
     Ok(LinearKernels {
         few: few("few")?,
-        few_long: few("few_long")?,
+        few_long: if format == F32 { None } else { Some(few("few_long")?) },
         few_glu: if format == F32 { None } else { Some(few("few_glu")?) },
         many: TileKernel { f: find(module, "many")?, rows, threads, shared_bytes },
         exact: each([8, 32], |rows| find(module, &format!("exact_{rows}")))?,

@@ -215,14 +215,14 @@ fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
     let long = is_long(p.x.cols);
     assert!(!(glu && long), "so many columns have two products for it");
     let (few, threads) = match (glu, long) {
-        (true, _) => (f.few_glu.expect("f32 has two products for it"), 256),
+        (true, _) => (Some(f.few_glu.expect("f32 has two products for it")), 256),
         (false, true) => (f.few_long, 512),
-        (false, false) => (f.few, 256),
+        (false, false) => (Some(f.few), 256),
     };
-    match rows {
-        0..=8 => (few[0], line(tiles(16), threads)),
-        9..=16 => (few[1], line(tiles(16), threads)),
-        17..=32 => (few[2], line(tiles(16), threads)),
+    match (rows, few) {
+        (0..=8, Some(few)) => (few[0], line(tiles(16), threads)),
+        (9..=16, Some(few)) => (few[1], line(tiles(16), threads)),
+        (17..=32, Some(few)) => (few[2], line(tiles(16), threads)),
         _ => {
             let TileKernel { f, rows: width, threads, shared_bytes } = f.many;
             let grid = (rows.div_ceil(width), tiles(if glu { 64 } else { 128 }), 1);
@@ -240,7 +240,7 @@ mod tests {
         let many = TileKernel { f: Function::fake(7), rows: 128, threads: 288, shared_bytes: 9 };
         LinearKernels {
             few: [1, 2, 3].map(Function::fake),
-            few_long: [11, 12, 13].map(Function::fake),
+            few_long: Some([11, 12, 13].map(Function::fake)),
             few_glu: Some([4, 5, 6].map(Function::fake)),
             many,
             exact: [8, 9].map(Function::fake),
@@ -272,6 +272,8 @@ mod tests {
         long.x.cols = 8192;
         let (f, shape) = product_launch(&kernels(), &long);
         assert!(f == Function::fake(12) && shape.threads == 512, "{shape:?}");
+        let (f, _) = product_launch(&LinearKernels { few_long: None, ..kernels() }, &long);
+        assert!(f == Function::fake(7), "f32 has one kernel for long rows");
         assert_eq!(of(ADD, 33, false), (7, (1, 5, 1), 288));
         assert_eq!(of(GLU, 129, false), (7, (2, 4, 1), 288));
         for (rows, f) in [(8, 8), (9, 9), (32, 9)] {

@@ -46,7 +46,10 @@ def compile_part(part: str, architecture: str) -> str:
     path = nvrtc_file()
     assert path, "NVRTC is missing: pip install --group dev"
     lib = ctypes.CDLL(path)
-    source = (SOURCES / "common.cuh").read_bytes() + (SOURCES / name).read_bytes()
+    source = (SOURCES / name).read_bytes()
+    headers = sorted(SOURCES.glob("*.cuh"))
+    texts = (ctypes.c_char_p * len(headers))(*(path.read_bytes() for path in headers))
+    names = (ctypes.c_char_p * len(headers))(*(path.name.encode() for path in headers))
     options = [
         f"--gpu-architecture={architecture}".encode(),
         b"--std=c++17",
@@ -56,7 +59,9 @@ def compile_part(part: str, architecture: str) -> str:
         *([f"-DFORMAT={weights}".encode()] if weights else []),
     ]
     program = ctypes.c_void_p()
-    made = lib.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), 0, None, None)
+    made = lib.nvrtcCreateProgram(
+        ctypes.byref(program), source, name.encode(), len(headers), texts, names
+    )
     assert made == 0
     array = (ctypes.c_char_p * len(options))(*options)
     result = lib.nvrtcCompileProgram(program, len(options), array)

@@ -57,7 +57,7 @@ pub struct StoredLayout {
     pub tables_on_host: bool,
 }
 
-/// Pages of a run of a row that sees `pages` pages: `run_pages` of `attention.cu`.
+/// Pages of a run of a row that sees `pages` pages: `run_pages` of `attention.cuh`.
 fn run_pages(pages: u32) -> u32 {
     if pages <= 64 { 2 } else { pages.div_ceil(256) * 4 }
 }

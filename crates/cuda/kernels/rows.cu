@@ -1,6 +1,8 @@
 // What works on one row at a time: embedding, norms, rotation, the KV slots of a row.
 
-// One stored value of a weight, as f32: see `load_block` of `linear.cu` for where it lies.
+#include "common.cuh"
+
+// One stored value of a weight, as f32: see `load_block` of `weights.cuh` for where it lies.
 template <int F>
 __device__ __forceinline__ float weight_value(const Weight& w, u32 row, u32 col) {
     const u8* block = w.blocks + block_at<F>(w, row / 16, col / 64);

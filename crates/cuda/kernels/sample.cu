@@ -10,6 +10,8 @@
 // in them; the last CTA of the lane sorts the list. The second ends lanes that take the largest
 // logit and report no log-probability.
 
+#include "common.cuh"
+
 #define CTA 256                 // threads of the first two
 #define EACH 8                  // ids of a thread
 #define PART (CTA * EACH)       // ids of a CTA of the first two

@@ -83,7 +83,7 @@ pub(crate) struct Prepare {
     pub(crate) stride: u32,
 }
 
-/// `struct Pool` of `attention.cu`.
+/// `struct Pool` of `attention.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolView {
@@ -96,7 +96,7 @@ pub(crate) struct PoolView {
     pub(crate) head_dim: u32,
 }
 
-/// `struct Queries` of `attention.cu`.
+/// `struct Queries` of `attention.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queries {

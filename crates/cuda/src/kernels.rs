@@ -15,12 +15,23 @@ use crate::nvrtc;
 pub struct Source {
     /// Its name, without `.cu`.
     pub name: &'static str,
-    /// Its text; [`COMMON`] goes before it.
+    /// Its text, which includes some of [`HEADERS`].
     pub text: &'static str,
 }
 
-/// What every file starts with.
-pub(crate) const COMMON: &str = include_str!("../kernels/common.cuh");
+/// What files of kernels include: names and texts.
+pub(crate) const HEADERS: [(&str, &str); 10] = [
+    ("common.cuh", include_str!("../kernels/common.cuh")),
+    ("attention.cuh", include_str!("../kernels/attention.cuh")),
+    ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
+    ("attend.cuh", include_str!("../kernels/attend.cuh")),
+    ("attend_split.cuh", include_str!("../kernels/attend_split.cuh")),
+    ("attend_tiles.cuh", include_str!("../kernels/attend_tiles.cuh")),
+    ("attend_hopper.cuh", include_str!("../kernels/attend_hopper.cuh")),
+    ("weights.cuh", include_str!("../kernels/weights.cuh")),
+    ("many.cuh", include_str!("../kernels/many.cuh")),
+    ("many_hopper.cuh", include_str!("../kernels/many_hopper.cuh")),
+];
 
 /// Every file of kernels; the last is compiled once for each format of weights.
 pub const SOURCES: [Source; 4] = [
@@ -149,10 +160,10 @@ fn machine_code(
             name = format!("{name}-{}", FORMATS[format].1);
         }
         let joined = options.join(" ");
-        let parts = [COMMON, source.text, &joined, &version];
+        let headers = HEADERS.map(|(_, text)| text);
+        let parts = [&headers[..], &[source.text, &joined, &version]].concat();
         cache::get_or_make(folder, &name, &parts, || {
-            let text = format!("{COMMON}\n#line 1 \"{}.cu\"\n{}", source.name, source.text);
-            nvrtc::compile(&format!("{}.cu", source.name), &text, &options)
+            nvrtc::compile(&format!("{}.cu", source.name), source.text, &HEADERS, &options)
         })
     };
     std::thread::scope(|scope| {

@@ -8,7 +8,7 @@
 //!   the same build serves machines without a card.
 //! - `memory` and `host` alone allocate; only they, `driver` and `stream` speak to it.
 //! - A row's result does not depend on the rows beside it: one arithmetic for any number of rows
-//!   (`kernels/linear.cu`), runs of keys cut by position (`kernels/attention.cu`).
+//!   (`kernels/linear.cu`), runs of keys cut by position (`kernels/attention.cuh`).
 //! - A round copies its arrays in one piece, launches, and waits only where tokens are handed over.
 //! - Decode rounds are recorded at load (`graph`) and run as one launch; others step by step, where
 //!   a kernel may begin before the one ahead has ended and waits for it by itself.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use cudarc::nvrtc::sys::{self, nvrtcResult};
 use ignis_backend::DeviceError;
@@ -50,22 +50,37 @@ impl Drop for Program {
     }
 }
 
-/// Machine code of `source`, called `name` in messages, under `options`.
+/// Machine code of `source`, called `name` in messages, under `options`. It may include `headers`,
+/// names and texts.
 ///
 /// Errors: what the compiler says, whole.
 pub(crate) fn compile(
     name: &str,
     source: &str,
+    headers: &[(&str, &str)],
     options: &[String],
 ) -> Result<Vec<u8>, DeviceError> {
     let text = |s: &str| CString::new(s).expect("sources and options hold no zero byte");
     let (name, source) = (text(name), text(source));
     let options: Vec<CString> = options.iter().map(|option| text(option)).collect();
     let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+    let headers: Vec<[CString; 2]> =
+        headers.iter().map(|(name, source)| [text(name), text(source)]).collect();
+    let of_headers = |i: usize| -> Vec<*const c_char> {
+        headers.iter().map(|header| header[i].as_ptr()).collect()
+    };
+    let (names, texts) = (of_headers(0), of_headers(1));
     let mut program = null_mut();
-    // SAFETY: both strings outlive the call; there are no headers.
+    // SAFETY: every string outlives the call; there are as many names as texts.
     let result = unsafe {
-        sys::nvrtcCreateProgram(&mut program, source.as_ptr(), name.as_ptr(), 0, null(), null())
+        sys::nvrtcCreateProgram(
+            &mut program,
+            source.as_ptr(),
+            name.as_ptr(),
+            headers.len() as i32,
+            texts.as_ptr(),
+            names.as_ptr(),
+        )
     };
     if result != nvrtcResult::NVRTC_SUCCESS {
         return Err(failed("nvrtcCreateProgram", result));

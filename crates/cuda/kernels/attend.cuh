@@ -1,0 +1,116 @@
+// Attention on tensor cores: what decode and prefill have in common.
+
+// D += A B: A [16 queries, 16], B [16, 8].
+__device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Four 8 by 8 matrices of shared memory; thread i names row i % 8 of matrix i / 8.
+__device__ __forceinline__ void load_matrices(u32 (&b)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_transposed(u32 (&b)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+// 16 bytes to shared memory; zeros where `bytes` is 0.
+__device__ __forceinline__ void copy_async(u32 to, const void* from, u32 bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ void copies_end_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most PENDING groups of copies are under way.
+template <int PENDING>
+__device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
+}
+
+// A page's keys or values of one head in shared memory: [64, DIM] bf16 in pieces of 16 bytes. The
+// place of a piece in its row is XORed with `twist` of the row, so that the same pieces of eight
+// rows lie in all banks.
+template <int DIM>
+struct Tile {
+    static constexpr u32 ROW = 2 * DIM, BYTES = PAGE * ROW, PIECES = DIM / 8;
+
+    static __device__ __forceinline__ u32 twist(u32 row) {
+        return DIM >= 64 ? row % 8 : DIM == 32 ? row / 2 % 4 : row / 4 % 2;
+    }
+
+    // Starts to copy the first `held` rows; zeros below and beside them.
+    template <int THREADS>
+    static __device__ __forceinline__ void copy(u32 to, const u16* from, u32 head_dim, u32 held) {
+#pragma unroll
+        for (int i = 0; i < (PAGE * PIECES + THREADS - 1) / THREADS; i++) {
+            const u32 at = i * THREADS + threadIdx.x;
+            if (PAGE * PIECES % THREADS != 0 && at >= PAGE * PIECES) break;
+            const u32 row = at / PIECES, piece = at % PIECES;
+            const bool real = row < held && piece * 8 < head_dim;
+            copy_async(to + row * ROW + (piece ^ twist(row)) * 16,
+                       real ? from + row * head_dim + piece * 8 : from, real ? 16 : 0);
+        }
+    }
+
+    // Keys [first, first + 16) and columns [16 * step, + 16): right operands of two mma, keys side
+    // by side, from load_matrices.
+    static __device__ __forceinline__ u32 keys_at(u32 tile, u32 first, u32 step) {
+        const u32 lane = threadIdx.x % WARP, row = lane / 16 * 8 + lane % 8;
+        return tile + (first + row) * ROW + (step * 32 ^ (lane / 8 % 2 ^ twist(lane % 8)) * 16);
+    }
+
+    // Keys [16 * step, + 16) and columns [first, first + 16): right operands of two mma, columns
+    // side by side, from load_transposed. `first` is a multiple of 16.
+    static __device__ __forceinline__ u32 values_at(u32 tile, u32 step, u32 first) {
+        const u32 lane = threadIdx.x % WARP, row = lane / 8 % 2 * 8 + lane % 8;
+        return tile + (step * 16 + row) * ROW + (first * 2 ^ (lane / 16 ^ twist(lane % 8)) * 16);
+    }
+};
+
+// Two neighbours of a query, scaled and rounded; zeros where there is none.
+__device__ __forceinline__ u32 query_pair(const float* q, bool real, u32 col, u32 head_dim,
+                                          float scale) {
+    if (!real || col >= head_dim) return 0;
+    const float2 pair = *(const float2*)(q + col);
+    return bf16_pair(__fmul_rn(pair.x, scale), __fmul_rn(pair.y, scale));
+}
+
+// The left operand of step `step` of two queries: q0 for rows 0..8 of the fragment, q1 for 8..16.
+__device__ __forceinline__ void query_step(u32 (&a)[4], const float* q0, bool real0,
+                                           const float* q1, bool real1, u32 step, u32 head_dim,
+                                           float scale) {
+    const u32 col = step * 16 + threadIdx.x % 4 * 2;
+    a[0] = query_pair(q0, real0, col, head_dim, scale);
+    a[1] = query_pair(q1, real1, col, head_dim, scale);
+    a[2] = query_pair(q0, real0, col + 8, head_dim, scale);
+    a[3] = query_pair(q1, real1, col + 8, head_dim, scale);
+}
+
+__device__ __forceinline__ void put_two(const Queries& in, u32 row, u32 col, u32 width, float a,
+                                        float b) {
+    if (in.to.hi) {
+        put_encoded_two(in.to, row, col, a, b);
+    } else {
+        *(float2*)(in.o + (u64)row * width + col) = make_float2(a, b);
+    }
+}
+
+// The largest of four threads that have one row of a fragment.
+__device__ __forceinline__ float quad_max(float value) {
+    value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, 1));
+    return fmaxf(value, __shfl_xor_sync(ALL_LANES, value, 2));
+}

@@ -1,0 +1,273 @@
+// Hopper, widths 64 and 128: groups of four warps, each with 64 queries, multiply by wgmma, which
+// reads keys and values where four more warps have put them. A tile in shared memory: for each 64
+// columns 64 rows of 128 bytes; the place of a piece of 16 bytes in its row is XORed with row % 8,
+// which wgmma knows as the swizzle of 128 bytes. It sums along the rows of keys and across those of
+// values.
+
+template <int DIM>
+struct Groups {
+    static constexpr u32 COUNT = DIM > 64 ? 2 : 3; // that compute
+    static constexpr u32 QUERIES = 64 * COUNT, THREADS = 128 * (COUNT + 1);
+    static constexpr u32 BYTES = PAGE * DIM * 2, SLOTS = 8; // tiles: keys, values, keys, ...
+    // Barriers, and tiles from the next multiple of 1,024 on, wherever the multiples of 128 begin.
+    static constexpr u32 SHARED = 1024 + SLOTS * BYTES;
+    static_assert(2 * SLOTS * 8 <= 128, "the barriers have room");
+    // Registers of a thread: 64 K in all, of which every thread begins with the same share.
+    static constexpr u32 REGISTERS = COUNT == 2 ? 240 : 160, COPY_REGISTERS = COUNT == 2 ? 24 : 32;
+};
+
+template <u32 COUNT>
+__device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <u32 COUNT>
+__device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// What this thread wrote to shared memory is there for wgmma.
+__device__ __forceinline__ void show_wgmma() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// The turn to multiply passes from group to group.
+__device__ __forceinline__ void take_turn(u32 group) {
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
+}
+
+__device__ __forceinline__ void give_turn(u32 group) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory");
+}
+
+__device__ __forceinline__ void wgmma_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_end_group() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+// Keeps what is done to registers of a wgmma on its side of a fence or a wait.
+template <int N>
+__device__ __forceinline__ void hold(float (&d)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) asm volatile("" : "+f"(d[n][c])::"memory");
+}
+
+template <int N>
+__device__ __forceinline__ void hold(u32 (&a)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) asm volatile("" : "+r"(a[n][c])::"memory");
+}
+
+// Where wgmma finds its right operand, in pieces of 64 columns: 8 rows lie 1,024 bytes apart. With
+// rows along the sum, as values have them, pieces of columns lie `apart`.
+__device__ __forceinline__ u64 tile_descriptor(u32 address, u32 apart) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(apart >> 4) << 16 | (u64)(1024 >> 4) << 32
+        | (u64)1 << 62;
+}
+
+#define FOUR(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define SIXTEEN(d, i) FOUR(d, i), FOUR(d, i + 1), FOUR(d, i + 2), FOUR(d, i + 3)
+
+// D = A B, or D += A B: A [64, 16] in registers, B [16, 64] or [16, 128] in shared memory, its rows
+// one after the other (ACROSS) or its columns.
+template <int ACROSS>
+__device__ __forceinline__ void wgmma(float (&d)[8][4], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, add, 1, 1, %38;\n"
+        "}"
+        : SIXTEEN(d, 0), SIXTEEN(d, 4)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS));
+}
+
+template <int ACROSS>
+__device__ __forceinline__ void wgmma(float (&d)[16][4], const u32 (&a)[4], u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, add, 1, 1, %70;\n"
+        "}"
+        : SIXTEEN(d, 0), SIXTEEN(d, 4), SIXTEEN(d, 8), SIXTEEN(d, 12)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS));
+}
+
+// The four warps that copy: each every fourth tile.
+template <int DIM>
+__device__ __forceinline__ void copy_tiles(const Pool& pool, const TileOf& of, u32 ring, u64* full,
+                                           u64* empty) {
+    using S = Groups<DIM>;
+    constexpr u32 PIECES = DIM / 8, ROWS = WARP / PIECES; // of a row; at a time
+    const u32 lane = threadIdx.x % WARP, row = lane / PIECES, piece = lane % PIECES;
+    const u32 first = threadIdx.x / WARP % 4;
+    const bool real = piece * 8 < of.head_dim;
+    const u16* pieces = (const u16*)pool.keys + first % 2 * pool.values_at
+        + (u64)of.kv_head * PAGE * of.head_dim + (real ? row * of.head_dim + piece * 8 : 0);
+    u32 id = of.table[min(first / 2, of.pages - 1)];
+    for (u32 tile = first; tile < 2 * of.pages; tile += 4) {
+        const u32 page = tile / 2, slot = tile % S::SLOTS;
+        const u32 held = real ? min((u32)PAGE, of.last + 1 - page * PAGE) : 0;
+        const u16* from = pieces + (u64)id * pool.page_values;
+        id = of.table[min(page + 2, of.pages - 1)];
+        barrier_wait(empty + slot, tile / S::SLOTS % 2 ^ 1);
+        const u32 to = ring + slot * S::BYTES + piece / 8 * (PAGE * 128) + row * 128;
+#pragma unroll
+        for (int i = 0; i < PAGE / ROWS; i++) {
+            copy_async(to + i * ROWS * 128 + (piece % 8 ^ (i * ROWS % 8 | row)) * 16, from,
+                       i * ROWS + row < held ? 16 : 0);
+            from += ROWS * of.head_dim;
+        }
+        copies_end_group();
+        copies_wait<0>();
+        show_wgmma();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(full + slot);
+    }
+}
+
+// A group's queries over all their pages. The product of a page's weights with its values is on its
+// way while that of the next keys is asked for; meanwhile other groups have the turn.
+template <int DIM>
+__device__ __forceinline__ void meet_tiles(const Queries& in, const Pool& pool, u32 ring, u64* full,
+                                           u64* empty) {
+    using S = Groups<DIM>;
+    const TileOf of(in, pool, S::QUERIES);
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = warp / 4;
+    const u32 next = group + 1 == S::COUNT ? 0 : group + 1;
+    Summed<DIM / 8> summed(in, of, warp * 16);
+    u32 mine = 0; // pages that the group sees
+    if (group * 64 < of.queries) {
+        mine = in.positions[of.row_of(min(group * 64 + 63, of.queries - 1))] / PAGE + 1;
+    }
+    u32 q[DIM / 16][4];
+    const u32 query = warp * 16 + lane / 4;
+    const bool real0 = query < of.queries, real1 = query + 8 < of.queries;
+    const float *q0 = of.query_at(in, query), *q1 = of.query_at(in, query + 8);
+#pragma unroll
+    for (int step = 0; step < DIM / 16; step++) {
+        query_step(q[step], q0, real0, q1, real1, step, of.head_dim, in.scale);
+    }
+    auto at = [&](u32 tile) { return ring + tile % S::SLOTS * S::BYTES; };
+    auto arrive_full = [&](u32 tile) { barrier_wait(full + tile % S::SLOTS, tile / S::SLOTS % 2); };
+    auto done_with = [&](u32 tile) {
+        if (lane == 0) barrier_arrive(empty + tile % S::SLOTS);
+    };
+
+    // Each turn is for the values of one page and the keys of the next. The last group starts as if
+    // it had had the one before; nobody waits for the one after the last.
+    if (next == 0) give_turn(0);
+    take_turn(group);
+    for (u32 page = 0; page < mine; page++) {
+        float score[8][4];
+        arrive_full(2 * page);
+        const u64 keys = tile_descriptor(at(2 * page), 16);
+        wgmma_begin();
+#pragma unroll
+        for (int step = 0; step < DIM / 16; step++) {
+            const u64 columns = keys + step / 4 * (PAGE * 128 >> 4) + step % 4 * (32 >> 4);
+            wgmma<0>(score, q[step], columns, step > 0);
+        }
+        wgmma_end_group();
+        give_turn(next);
+        wgmma_wait();
+        hold(score);
+        hold(summed.values);
+        if (page > 0) done_with(2 * page - 1);
+        done_with(2 * page);
+        summed.join(page);
+
+        float against[2];
+        summed.follow(score, page, against);
+        u32 weights[4][4];
+#pragma unroll
+        for (int step = 0; step < 4; step++) summed.weigh(weights[step], score, step, against);
+        arrive_full(2 * page + 1);
+        take_turn(group);
+        const u64 values = tile_descriptor(at(2 * page + 1), PAGE * 128);
+        hold(summed.values);
+        hold(weights);
+        wgmma_begin();
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            wgmma<1>(summed.values, weights[step], values + step * (16 * 128 >> 4), 1);
+        }
+        wgmma_end_group();
+    }
+    if (next > 0 || mine < of.pages) give_turn(next);
+    wgmma_wait();
+    hold(summed.values);
+    if (mine > 0) done_with(2 * mine - 1);
+    summed.join(mine);
+#pragma unroll 1
+    for (u32 page = mine; page < of.pages; page++) {
+#pragma unroll 1
+        for (u32 tile = 2 * page; tile < 2 * page + 2; tile++) arrive_full(tile), done_with(tile);
+        take_turn(group);
+        if (next > 0 || page + 1 < of.pages) give_turn(next);
+    }
+
+    const TileOf again(in, pool, S::QUERIES); // rather than kept in registers
+    summed.put(in, again, warp * 16, 0);
+    if (in.to.hi && again.ends_row) {
+        for (u32 i = 0; i < again.rows; i++) {
+            pad_encoded(in.to, again.first_row + i, threadIdx.x, 128 * S::COUNT);
+        }
+    }
+}
+
+template <int DIM>
+__device__ __forceinline__ void attend_groups(const Queries& in, const Pool& pool) {
+    using S = Groups<DIM>;
+    extern __shared__ __align__(128) u8 tiles[];
+    u64 *full = (u64*)tiles, *empty = full + S::SLOTS;
+    depend_go();
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < S::SLOTS; i++) {
+            barrier_init(full + i, 1);
+            barrier_init(empty + i, 4 * S::COUNT);
+        }
+        barriers_ready();
+    }
+    __syncthreads();
+    depend_wait();
+    const u32 ring = (shared_address(tiles) + 128 + 1023) / 1024 * 1024;
+    if (threadIdx.x / 128 == S::COUNT) {
+        fewer_registers<S::COPY_REGISTERS>();
+        copy_tiles<DIM>(pool, TileOf(in, pool, S::QUERIES), ring, full, empty);
+    } else {
+        more_registers<S::REGISTERS>();
+        meet_tiles<DIM>(in, pool, ring, full, empty);
+    }
+}
+
+#define BY_GROUPS(DIM)                                                                   \
+    template <>                                                                          \
+    struct Met<DIM> : Groups<DIM> {                                                      \
+        static __device__ __forceinline__ void attend(const Queries& in, const Pool& pool) { \
+            attend_groups<DIM>(in, pool);                                                \
+        }                                                                                \
+    };
+
+BY_GROUPS(64)
+BY_GROUPS(128)

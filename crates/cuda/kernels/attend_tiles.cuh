@@ -1,0 +1,290 @@
+// Attention on tensor cores, prefill: a tile of queries over all their pages.
+
+// A tile of at most `most` queries of one KV head. Grid: tiles, kv_heads * ceil(group / most). The
+// deepest tiles go first.
+struct TileOf {
+    u32 head_dim, first_row, rows, heads, queries; // heads of a row
+    u32 kv_head, head;                             // head: the first one
+    u32 last, pages;                               // position of the last row, pages that it sees
+    const u32* table;
+    bool ends_row; // has the last head
+
+    __device__ __forceinline__ TileOf(const Queries& in, const Pool& pool, u32 most) {
+        head_dim = pool.head_dim;
+        const u32 group = in.heads / pool.kv_heads, chunks = (group + most - 1) / most;
+        const u32 first_head = blockIdx.y % chunks * most, at = gridDim.x - 1 - blockIdx.x;
+        kv_head = blockIdx.y / chunks, head = kv_head * group + first_head;
+        first_row = in.tiles[2 * at], rows = in.tiles[2 * at + 1];
+        heads = min(group - first_head, most), queries = min(rows * heads, most);
+        last = in.positions[first_row + rows - 1], pages = last / PAGE + 1;
+        table = pool.tables + (u64)in.lanes[first_row] * pool.stride;
+        ends_row = head + heads == in.heads;
+    }
+
+    __device__ __forceinline__ u32 row_of(u32 query) const { return first_row + query / heads; }
+    __device__ __forceinline__ u32 head_of(u32 query) const { return head + query % heads; }
+    __device__ __forceinline__ const float* query_at(const Queries& in, u32 query) const {
+        return in.q + ((u64)row_of(query) * in.heads + head_of(query)) * head_dim;
+    }
+};
+
+// The two queries of a thread, rows lane / 4 and lane / 4 + 8 of its warp's fragment, and what of
+// them is summed: N tiles of 8 columns.
+template <int N>
+struct Summed {
+    u32 position[2], end[2], lowest; // end: of the run under way; lowest: position of the warp's
+    float top[2], sum[4], values[N][4];
+    float total_top[2], total_sum[2], total[N][4];
+
+    __device__ __forceinline__ Summed(const Queries& in, const TileOf& tile, u32 first_query) {
+        const u32 query = first_query + threadIdx.x % WARP / 4;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const bool real = query + 8 * r < tile.queries;
+            position[r] = real ? in.positions[tile.row_of(query + 8 * r)] : tile.last;
+            const u32 seen = position[r] / PAGE + 1;
+            end[r] = min(run_pages(seen), seen);
+            top[r] = total_top[r] = MINUS_INFINITY, total_sum[r] = 0.0f;
+        }
+        lowest = __reduce_min_sync(ALL_LANES, min(position[0], position[1]));
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            sum[c] = 0.0f;
+#pragma unroll
+            for (int n = 0; n < N; n++) values[n][c] = total[n][c] = 0.0f;
+        }
+    }
+
+    // Follows the largest scores of a page; what was summed before shrinks to match.
+    __device__ __forceinline__ void follow(float (&score)[8][4], u32 page, float (&against)[2]) {
+        if (page * PAGE + PAGE - 1 > lowest) {
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    const u32 key = page * PAGE + n * 8 + threadIdx.x % 4 * 2 + c % 2;
+                    if (key > position[c / 2]) score[n][c] = MINUS_INFINITY;
+                }
+        }
+        float keep[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float largest = MINUS_INFINITY;
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                largest = fmaxf(largest, fmaxf(score[n][2 * r], score[n][2 * r + 1]));
+            }
+            const float next = fmaxf(top[r], quad_max(largest));
+            // A query that has seen its last page meets no key; nothing of it is joined any more.
+            against[r] = next > MINUS_INFINITY ? next : 0.0f;
+            keep[r] = exp2_fast(__fsub_rn(top[r], against[r]));
+            top[r] = next;
+        }
+        if (__any_sync(ALL_LANES, keep[0] != 1.0f || keep[1] != 1.0f)) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                sum[c] = __fmul_rn(sum[c], keep[c / 2]);
+#pragma unroll
+                for (int n = 0; n < N; n++) values[n][c] = __fmul_rn(values[n][c], keep[c / 2]);
+            }
+        }
+    }
+
+    // The weights of step `step` of 16 keys, as the left operand of an mma; adds them to the sum.
+    __device__ __forceinline__ void weigh(u32 (&a)[4], const float (&score)[8][4], int step,
+                                          const float (&against)[2]) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float* pair = score[2 * step + i / 2] + i % 2 * 2;
+            a[i] = bf16_pair(exp2_fast(__fsub_rn(pair[0], against[i % 2])),
+                             exp2_fast(__fsub_rn(pair[1], against[i % 2])));
+        }
+        mma(sum, a[0], a[1], a[2], a[3], ONES, ONES);
+    }
+
+    // Joins a run that ends after `pages` pages.
+    __device__ __forceinline__ void join(u32 pages) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (pages != end[r]) continue;
+            float joined, keep, take;
+            join_weights(total_top[r], top[r], joined, keep, take);
+            total_sum[r] = __fmaf_rn(sum[2 * r], take, __fmul_rn(total_sum[r], keep));
+            sum[2 * r] = sum[2 * r + 1] = 0.0f;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int c = 2 * r; c < 2 * r + 2; c++) {
+                    total[n][c] = __fmaf_rn(values[n][c], take, __fmul_rn(total[n][c], keep));
+                    values[n][c] = 0.0f;
+                }
+            total_top[r] = joined, top[r] = MINUS_INFINITY;
+            const u32 seen = position[r] / PAGE + 1;
+            end[r] = min(end[r] + run_pages(seen), seen);
+        }
+    }
+
+    __device__ __forceinline__ void put(const Queries& in, const TileOf& tile, u32 first_query,
+                                        u32 first_col) const {
+        const u32 query = first_query + threadIdx.x % WARP / 4;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (query + 8 * r >= tile.queries) continue;
+            const u32 row = tile.row_of(query + 8 * r);
+            const u32 first = tile.head_of(query + 8 * r) * tile.head_dim;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const u32 col = first_col + n * 8 + threadIdx.x % 4 * 2;
+                if (col < tile.head_dim) {
+                    put_two(in, row, first + col, in.heads * tile.head_dim,
+                            __fdiv_rn(total[n][2 * r], total_sum[r]),
+                            __fdiv_rn(total[n][2 * r + 1], total_sum[r]));
+                }
+            }
+        }
+    }
+};
+
+template <int DIM>
+struct Whole {
+    static constexpr u32 THREADS = 256;
+    static constexpr u32 SHARES = DIM > 128 ? 2 : 1; // warps that share the columns of a query
+    static constexpr u32 GROUPS = THREADS / WARP / SHARES; // of 16 queries
+    static constexpr u32 QUERIES = 16 * GROUPS;
+    static constexpr u32 RING = DIM > 128 ? 1 : 2; // pages in shared memory
+    static constexpr u32 TILES = DIM / 8 / SHARES; // of 8 columns of a warp
+    static constexpr bool Q_SHARED = DIM > 128;    // else in registers
+    static constexpr u32 Q_AT = RING * 2 * Tile<DIM>::BYTES;
+    static constexpr u32 SHARED = Q_AT + (Q_SHARED ? QUERIES * DIM * 2 : 0);
+};
+
+// A tile of queries over all their pages.
+template <int DIM>
+__device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool) {
+    using S = Whole<DIM>;
+    using T = Tile<DIM>;
+    constexpr u32 STEPS = DIM / 16;
+    extern __shared__ __align__(128) u8 tiles[];
+
+    depend_go();
+    depend_wait();
+    const TileOf of(in, pool, S::QUERIES);
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, pages = of.pages;
+    const u32 share = warp / S::GROUPS, first_col = share * S::TILES * 8;
+    const u32 ring = shared_address(tiles);
+    Summed<S::TILES> summed(in, of, warp % S::GROUPS * 16);
+    const u32 highest =
+        __reduce_max_sync(ALL_LANES, max(summed.position[0], summed.position[1]));
+
+    auto copy = [&](u32 page, u32 id, u64 part, u32 to) {
+        const u16* from = (const u16*)pool.keys + (u64)id * pool.page_values
+            + (u64)of.kv_head * PAGE * of.head_dim + part;
+        const u32 held = min((u32)PAGE, of.last + 1 - page * PAGE);
+        T::template copy<S::THREADS>(to, from, of.head_dim, held);
+    };
+    auto keys_tile = [&](u32 page) { return ring + page % S::RING * 2 * T::BYTES; };
+    u32 id = of.table[0], next_id = of.table[min(1u, pages - 1)];
+    copy(0, id, 0, keys_tile(0));
+    if (S::RING > 1) copy(0, id, pool.values_at, keys_tile(0) + T::BYTES);
+    copies_end_group();
+
+    u32 q[S::Q_SHARED ? 1 : STEPS][4];
+    uint4* q_shared = (uint4*)(tiles + S::Q_AT) + warp % S::GROUPS * STEPS * WARP + lane;
+    const u32 query = warp % S::GROUPS * 16 + lane / 4;
+    const bool real0 = query < of.queries, real1 = query + 8 < of.queries;
+    const float *q0 = of.query_at(in, query), *q1 = of.query_at(in, query + 8);
+    if (S::Q_SHARED) {
+        for (u32 step = share; step < STEPS; step += S::SHARES) {
+            query_step(q[0], q0, real0, q1, real1, step, of.head_dim, in.scale);
+            q_shared[step * WARP] = make_uint4(q[0][0], q[0][1], q[0][2], q[0][3]);
+        }
+    } else {
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            query_step(q[S::Q_SHARED ? 0 : step], q0, real0, q1, real1, step, of.head_dim,
+                       in.scale);
+        }
+    }
+
+    for (u32 page = 0; page < pages; page++) {
+        const bool mine = page * PAGE <= highest;
+        const u32 tile = keys_tile(page);
+        copies_wait<0>();
+        __syncthreads();
+        if (S::RING > 1) {
+            if (page + 1 < pages) {
+                copy(page + 1, next_id, 0, keys_tile(page + 1));
+                copy(page + 1, next_id, pool.values_at, keys_tile(page + 1) + T::BYTES);
+            }
+        } else {
+            copy(page, id, pool.values_at, tile + T::BYTES);
+            id = next_id;
+        }
+        copies_end_group();
+
+        float score[8][4];
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) score[n][c] = 0.0f;
+        if (mine) {
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                u32 a[4];
+                if (S::Q_SHARED) {
+                    const uint4 v = q_shared[step * WARP];
+                    a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) a[i] = q[S::Q_SHARED ? 0 : step][i];
+                }
+#pragma unroll
+                for (int n = 0; n < 8; n += 2) {
+                    u32 b[4];
+                    load_matrices(b, T::keys_at(tile, n * 8, step));
+                    mma(score[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+                    mma(score[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+                }
+            }
+        }
+        if (S::RING == 1) {
+            copies_wait<0>();
+            __syncthreads();
+            if (page + 1 < pages) copy(page + 1, id, 0, tile);
+            copies_end_group();
+        }
+        next_id = of.table[min(page + 2, pages - 1)];
+        if (!mine) continue;
+
+        float against[2];
+        summed.follow(score, page, against);
+#pragma unroll
+        for (int step = 0; step < 4; step++) {
+            u32 a[4];
+            summed.weigh(a, score, step, against);
+#pragma unroll
+            for (int n = 0; n < S::TILES; n += 2) {
+                u32 b[4];
+                load_transposed(b, T::values_at(tile + T::BYTES, step, first_col + n * 8));
+                mma(summed.values[n], a[0], a[1], a[2], a[3], b[0], b[1]);
+                mma(summed.values[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+            }
+        }
+        summed.join(page + 1);
+    }
+
+    summed.put(in, of, warp % S::GROUPS * 16, first_col);
+    if (in.to.hi && of.ends_row) {
+        for (u32 i = 0; i < of.rows; i++) {
+            pad_encoded(in.to, of.first_row + i, threadIdx.x, S::THREADS);
+        }
+    }
+}
+
+// How tiles are met, by width.
+template <int DIM>
+struct Met : Whole<DIM> {
+    static __device__ __forceinline__ void attend(const Queries& in, const Pool& pool) {
+        attend_tiles<DIM>(in, pool);
+    }
+};

@@ -269,9 +269,9 @@ __device__ __forceinline__ u64 block_at(const Weight& w, u32 tile, u32 block) {
         + (block % R::SPAN * 8 + tile % 8) * R::BLOCK;
 }
 
-// Scales and minima of two groups of a row of a Q4_K block, six bits each: scales from bits 0 and
-// 6, minima from bits 16 and 22. Row g (`half` 0) has the word's bits, and row g + 8 its gaps.
-__device__ __forceinline__ u32 q4k_scales(u32 word, u32 rest, u32 half) {
-    if (half == 0) return word;
-    return ((word >> 12) & 0x000f000fu) | __byte_perm(rest, 0, 0x4140) << 4;
+// Scale (low half) and minimum (high half) of row g (`half` 0) or g + 8 of a lane's part of a Q4_K
+// block, of the 24 bits that `blocks.rs` describes.
+__device__ __forceinline__ u32 q4k_scales(u32 bits, u32 half) {
+    if (half == 0) return bits & 0x003f003fu;
+    return ((bits >> 6) & 0x0003003fu) | ((bits << 6) & 0x003c0000u);
 }

@@ -4,7 +4,8 @@
 //   value of a weight:  bf16(w); of a quantised one code * bf16(scale) + bf16(minimum), rounded once
 //   value of an input:  bf16(x)
 //   slice  = sum of value * value over its columns, sixteen after sixteen (mma, f32)
-//   y      = slice 0 + slice 1 + ... + slice 7, or 15 from 8,192 columns on
+//   sum    = slice 0 + slice 1 + ... + slice 7, or 15 from 8,192 columns on
+//   y      = sum * scale of the input's norm + bias, and what was there where it is added
 //
 // Exact loads take both as pairs, hi = bf16(v) and lo = bf16(v - hi), and sum all four products.
 // Which columns a slice has depends on their number alone. A warp does one slice (few rows) or all
@@ -29,13 +30,18 @@ struct Part {
 
 enum Mode { SET = 0, ADD = 1, GLU = 2 };
 
-// GLU: parts are gate and up, and `to` takes silu(gate) * up, encoded.
+// GLU: parts are gate and up, and `to` takes silu(gate) * up, encoded. Else, of few rows, with a
+// gain: y is a row that a norm follows, and `to` takes y * gain, encoded, `squares` their sums, as
+// `Norm` has them; such a product has one part.
 struct Product {
     Part parts[3];
     u32 count;
     u32 mode;
     Encoded x;
+    Norm norm; // of x
     Encoded to;
+    const float* gain;
+    float* squares;
 };
 
 // This warp's number, in a way that shows the compiler that its lanes have it in common.
@@ -96,29 +102,25 @@ __device__ __forceinline__ void add_block(float (&acc)[MT][NT][4], const Raw<F> 
     }
 }
 
-// Where a lane finds its right operands: row `row` + lane / 4 of x, from column 0 on. What a lane
-// reads behind the last row goes into sums that nobody takes; of one group of rows it is the last
-// again, to touch no more memory than there is to read.
-template <int NT>
-__device__ __forceinline__ u64 lane_place(const Encoded& x, u32 row, u32 lane) {
-    row += lane / 4;
-    return encoded_place(x, NT == 1 ? min(row, x.rows - 1) : row, lane % 4 * 2);
-}
-
-// Right operands of one block, 8 NT rows. `at`: of the first 8.
+// Right operands of a block of few rows of x: 8 NT, of which row 8 n + lane / 4 has its columns for
+// this lane `at` values and 512 n behind the first. Rows that are not there leave `b` as it is: it
+// goes into sums that nobody takes.
 template <int NT, bool EXACT>
-__device__ __forceinline__ void load_rows(u32 (&b)[EXACT ? 2 : 1][4][NT][2], const Encoded& x,
-                                          u64 at) {
+__device__ __forceinline__ void load_few(u32 (&b)[EXACT ? 2 : 1][4][NT][2], const Encoded& x,
+                                         u32 at, u32 lane) {
 #pragma unroll
     for (int part = 0; part < (EXACT ? 2 : 1); part++) {
         const u16* from = (part == 0 ? x.hi : x.lo) + at;
 #pragma unroll
-        for (int n = 0; n < NT; n++)
+        for (int n = 0; n < NT; n++) {
+            if (n * 8 + lane / 4 >= x.rows) continue;
 #pragma unroll
-            for (int s = 0; s < 4; s++) {
-                b[part][s][n][0] = *(const u32*)(from + n * 512 + s * 128);
-                b[part][s][n][1] = *(const u32*)(from + n * 512 + s * 128 + 64);
+            for (int i = 0; i < 2; i++) {
+                const uint4 v = *(const uint4*)(from + n * 512 + i * 8);
+                b[part][2 * i][n][0] = v.x, b[part][2 * i][n][1] = v.y;
+                b[part][2 * i + 1][n][0] = v.z, b[part][2 * i + 1][n][1] = v.w;
             }
+        }
     }
 }
 
@@ -156,6 +158,12 @@ __device__ __forceinline__ Part part_of(const Product& p, u32 rows, u32& tile) {
         }
     }
     return part;
+}
+
+// A sum times the scale of its row's norm, of many rows.
+__device__ __forceinline__ float scaled(const Product& p, u32 x_row, float sum) {
+    if (p.norm.squares == nullptr || x_row >= p.x.rows) return sum;
+    return __fmul_rn(sum, p.norm.scales[x_row]);
 }
 
 __device__ __forceinline__ void put(const Part& part, u32 mode, u32 x_rows, u32 row, u32 x_row,
@@ -233,6 +241,7 @@ __device__ __forceinline__ void few(const Product& p) {
     using Blocks = Ring<F, MT, S>;
     constexpr u32 SUMS = S * MT * NT * 8 * 17 * 4, RINGS = S * Blocks::BYTES;
     __shared__ __align__(16) u8 memory[RINGS > SUMS ? RINGS : SUMS];
+    __shared__ float scales[NT * 8];
     const u32 slice = warp_of(), lane = threadIdx.x % WARP;
     u32 tile = blockIdx.x;
     const Part part = GLU ? p.parts[0] : part_of(p, 16, tile);
@@ -270,12 +279,17 @@ __device__ __forceinline__ void few(const Product& p) {
         if (i < count) begin(i, i * Blocks::STAGE);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
+    // What this thread has of the results: row `row` of the tile, for each row of x that it takes.
+    constexpr u32 ITEMS = (NT * 128 + S * WARP - 1) / (S * WARP);
+    const u32 row = threadIdx.x % 16, first_x_row = threadIdx.x / 16, out_row = tile * 16 + row;
+    const float gain = !GLU && p.gain && out_row < part.w.rows ? p.gain[out_row] : 0.0f;
     depend_wait();
-    u64 x = lane_place<NT>(p.x, 0, lane) + first * 8192;
+    const u32 x_block = p.x.rows * 64; // values from one block of x to the next
+    u32 x = first * x_block + lane / 4 * 64 + lane % 4 * 16;
     // Of few rows, what the next block needs of x is fetched before this one is computed.
     constexpr bool EARLY = NT == 1 && !EXACT;
-    u32 b[EARLY ? 2 : 1][EXACT ? 2 : 1][4][NT][2];
-    if (EARLY && count > 0) load_rows<NT, EXACT>(b[0], p.x, x);
+    u32 b[EARLY ? 2 : 1][EXACT ? 2 : 1][4][NT][2] = {};
+    if (EARLY && count > 0) load_few<NT, EXACT>(b[0], p.x, x, lane);
     float acc[MT][NT][4];
     clear(acc);
     Shared shared[MT];
@@ -298,11 +312,9 @@ __device__ __forceinline__ void few(const Product& p) {
                     load_shared<F, FromShared>(shared[t], stage, t * Blocks::TILE + R::BLOCK, lane);
                 }
             }
-            if (EARLY) {
-                load_rows<NT, EXACT>(b[(i + 1) % 2], p.x, x + i * 8192 + (i + 1 < left ? 8192 : 0));
-            } else {
-                load_rows<NT, EXACT>(b[0], p.x, x + i * 8192);
-            }
+            if (!EARLY) load_few<NT, EXACT>(b[0], p.x, x, lane);
+            if (i + 1 < left) x += x_block;
+            if (EARLY) load_few<NT, EXACT>(b[(i + 1) % 2], p.x, x, lane);
             __syncwarp();
             if (i + Blocks::DEPTH < left) begin(i + Blocks::DEPTH, at);
             asm volatile("cp.async.commit_group;" ::: "memory");
@@ -313,10 +325,24 @@ __device__ __forceinline__ void few(const Product& p) {
             from[t] += Blocks::TURN / R::SPAN * SPAN_BYTES;
             shared_from[t] += Blocks::TURN / R::SPAN * SPAN_BYTES;
         }
-        x += Blocks::TURN * 8192;
         left -= min(left, Blocks::TURN);
     }
     depend_go();
+    const bool is_normed = p.norm.squares != nullptr;
+    if (is_normed) {
+        const u32 squares = (p.norm.cols + 15) / 16;
+        for (u32 i = slice; i < p.x.rows; i += S) {
+            scales[i] = row_scale(p.norm.squares + i * squares, p.norm.cols, p.norm.eps);
+        }
+    }
+    auto is_there = [&](u32 x_row) { return x_row < p.x.rows && out_row < part.w.rows; };
+    float before[ITEMS];
+#pragma unroll
+    for (u32 n = 0; n < ITEMS; n++) {
+        const u32 x_row = first_x_row + n * (S * 2);
+        const bool adds = !GLU && p.mode == ADD && is_there(x_row);
+        before[n] = adds ? part.y[(u64)x_row * part.w.rows + out_row] : 0.0f;
+    }
     // The sums take the rings' place.
     __syncthreads();
     auto sums = (float (*)[MT][NT * 8][17])memory;
@@ -326,12 +352,14 @@ __device__ __forceinline__ void few(const Product& p) {
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                const u32 x_row = n * 8 + lane % 4 * 2 + c % 2, row = lane / 4 + c / 2 * 8;
-                sums[slice][t][x_row][row] = acc[t][n][c];
+                const u32 x_row = n * 8 + lane % 4 * 2 + c % 2;
+                sums[slice][t][x_row][lane / 4 + c / 2 * 8] = acc[t][n][c];
             }
     __syncthreads();
-    for (u32 i = threadIdx.x; i < NT * 8 * 16; i += S * WARP) {
-        const u32 x_row = i / 16, row = i % 16;
+#pragma unroll
+    for (u32 n = 0; n < ITEMS; n++) {
+        const u32 x_row = first_x_row + n * (S * 2);
+        if (x_row >= NT * 8) break; // whole warps
         float sum[MT];
 #pragma unroll
         for (int t = 0; t < MT; t++) {
@@ -339,11 +367,27 @@ __device__ __forceinline__ void few(const Product& p) {
 #pragma unroll
             for (int s = 0; s < S; s++) sum[t] = __fadd_rn(sum[t], sums[s][t][x_row][row]);
             sum[t] = whole<F, EXACT>(sum[t]);
+            if (is_normed) sum[t] = __fmul_rn(sum[t], scales[x_row]);
         }
-        if (GLU) put_glu(p, tile * 16 + row, x_row, sum[0], sum[MT - 1]);
-        else put(part, p.mode, p.x.rows, tile * 16 + row, x_row, sum[0]);
+        if (GLU) {
+            if (is_there(x_row)) put_encoded(p.to, x_row, out_row, glu_of(sum[0], sum[MT - 1]));
+            continue;
+        }
+        float y = 0.0f;
+        if (is_there(x_row)) {
+            y = part.bias ? __fadd_rn(sum[0], part.bias[out_row]) : sum[0];
+            if (p.mode == ADD) y = __fadd_rn(before[n], y);
+            part.y[(u64)x_row * part.w.rows + out_row] = y;
+        }
+        if (p.gain == nullptr) continue;
+        const float squares = sixteen_sum(__fmul_rn(y, y));
+        if (!is_there(x_row)) continue;
+        put_encoded(p.to, x_row, out_row, __fmul_rn(y, gain));
+        if (row == 0) p.squares[x_row * ((part.w.rows + 15) / 16) + tile] = squares;
     }
-    if (GLU && tile + 1 == gridDim.x && threadIdx.x < NT * 8) pad_glu(p, threadIdx.x);
+    if ((GLU || p.gain) && tile + 1 == gridDim.x && threadIdx.x < p.x.rows) {
+        pad_encoded(p.to, threadIdx.x, 0, 1);
+    }
 }
 
 // Many rows of an exact product: each of 4 x 2 warps does 16 weight rows and 32 rows of x. Grid:
@@ -358,7 +402,7 @@ __device__ __forceinline__ void many_exact(const Product& p) {
     const u32 first_row = tile * 64 + warp % 4 * 16, first_x = blockIdx.x * 64 + warp / 4 * 32;
     if (first_row >= part.w.rows || first_x >= p.x.rows) return;
     const u32 blocks = blocks_of(part.w.cols);
-    const u64 x = lane_place<4>(p.x, first_x, lane);
+    const u64 x = (u64)(first_x / 128) * blocks * 8192 + first_x % 128 * 64 + lane / 4 * 8 + lane % 4 * 2;
     float total[1][4][4];
     clear(total);
     for (u32 slice = 0; slice < SLICES; slice++) {
@@ -373,7 +417,14 @@ __device__ __forceinline__ void many_exact(const Product& p) {
             load_shared<F, FromMemory>(
                 shared[0], part.w.blocks + shared_at<F>(part.w, first_row / 16, block), 0, lane);
             u32 b[2][4][4][2];
-            load_rows<4, true>(b, p.x, x + (u64)block * 8192);
+#pragma unroll
+            for (int part = 0; part < 2; part++)
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    const u16* from = (part == 0 ? p.x.hi : p.x.lo) + x + (u64)block * 8192;
+                    b[part][i / 8][i / 2 % 4][i % 2] =
+                        *(const u32*)(from + i / 2 % 4 * 512 + i / 8 * 128 + i % 2 * 64);
+                }
             add_block<F, 1, 4, true>(acc, raw, shared, b);
         }
         add_slice(total, acc);
@@ -382,8 +433,9 @@ __device__ __forceinline__ void many_exact(const Product& p) {
     for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            put(part, p.mode, p.x.rows, first_row + c / 2 * 8 + lane / 4,
-                first_x + n * 8 + lane % 4 * 2 + c % 2, total[0][n][c]);
+            const u32 x_row = first_x + n * 8 + lane % 4 * 2 + c % 2;
+            put(part, p.mode, p.x.rows, first_row + c / 2 * 8 + lane / 4, x_row,
+                scaled(p, x_row, total[0][n][c]));
         }
 }
 

@@ -82,6 +82,7 @@ __device__ __forceinline__ void many_rows(const Product& p) {
         for (int c = 0; c < 4; c++) {
             const u32 row = c / 2 * 8 + lane / 4;
             const u32 x_row = first_x + warp / 4 * 32 + n * 8 + lane % 4 * 2 + c % 2;
+            for (u32 t = 0; t < 2; t++) total[t][n][c] = scaled(p, x_row, total[t][n][c]);
             if (glu) {
                 put_glu(p, (tile * 4 + m) * 16 + row, x_row, total[0][n][c], total[1][n][c]);
             } else {

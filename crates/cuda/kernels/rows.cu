@@ -7,9 +7,9 @@ template <int F>
 __device__ __forceinline__ float weight_value(const Weight& w, u32 row, u32 col) {
     const u8* block = w.blocks + block_at<F>(w, row / 16, col / 64);
     const u8* shared = w.blocks + shared_at<F>(w, row / 16, col / 64);
-    const u32 g = row % 8, half = row % 16 / 8, step = col % 64 / 16;
-    const u32 second = col % 16 / 8, odd = col % 2;
-    const u32 lane = 4 * g + col % 8 / 2, pair = half + 2 * second;
+    const u32 g = row % 8, half = row % 16 / 8, t = col % 64 / 16, step = col % 16 / 4;
+    const u32 second = col % 4 / 2, odd = col % 2;
+    const u32 lane = 4 * g + t, pair = half + 2 * second;
     if (F == BF16 || F == F16) {
         const u16 bits = *(const u16*)(block + step * 512 + lane * 16 + pair * 4 + odd * 2);
         return F == BF16 ? bf16_value(bits) : f16_value(bits);
@@ -20,25 +20,25 @@ __device__ __forceinline__ float weight_value(const Weight& w, u32 row, u32 col)
     if (F == Q8_0) {
         const u32 word = 2 * step + half;
         const u32 code = block[word / 4 * 512 + lane * 16 + word % 4 * 4 + second + 2 * odd];
-        const float d = f16_value(*(const u16*)(block + 1024 + g * 8 + half * 4 + step / 2 * 2));
+        const float d = f16_value(*(const u16*)(block + 1024 + lane / 2 * 4 + half * 2));
         return __fmul_rn(d, (float)((int)code - 128));
     }
     const u32 word = *(const u32*)(block + lane * 16 + step * 4);
     const u32 code = (word >> (4 * pair + 16 * odd)) & 15;
     const u8* rest = block + 512;
     if (F == Q4_0) {
-        const float d = f16_value(*(const u16*)(rest + g * 8 + half * 4 + step / 2 * 2));
+        const float d = f16_value(*(const u16*)(rest + lane / 2 * 4 + half * 2));
         return __fmul_rn(d, (float)((int)code - 8));
     }
     if (F == Q4_1) {
-        const u32 both = *(const u32*)(rest + g * 16 + half * 8 + step / 2 * 4);
+        const u32 both = *(const u32*)(rest + lane / 2 * 8 + half * 4);
         const float d = f16_value((u16)both), m = f16_value((u16)(both >> 16));
         return __fadd_rn(__fmul_rn(d, (float)code), m);
     }
     if (F == Q4_K) {
         const u32 both = *(const u32*)(shared + g * 8 + half * 4);
-        const u32 bits = q4k_scales(*(const u32*)(rest + g * 4), *(const u16*)(rest + 32 + g * 2), half)
-            >> (6 * (step / 2));
+        const u32 word = *(const u16*)(rest + lane / 2 * 2) | (u32)rest[32 + lane / 2] << 16;
+        const u32 bits = q4k_scales(word, half);
         const float d = __fmul_rn(f16_value((u16)both), (float)(bits & 63));
         const float m = -__fmul_rn(f16_value((u16)(both >> 16)), (float)(bits >> 16 & 63));
         return __fadd_rn(__fmul_rn(d, (float)code), m);
@@ -46,7 +46,7 @@ __device__ __forceinline__ float weight_value(const Weight& w, u32 row, u32 col)
     const u32 top = *(const u32*)(rest + lane * 8 + step / 2 * 4)
         >> (2 * (pair + 4 * (step % 2)) + 16 * odd);
     const float d = f16_value(*(const u16*)(shared + g * 4 + half * 2));
-    const int scale = *(const i8*)(rest + 256 + g * 8 + half * 4 + step);
+    const int scale = *(const i8*)(rest + 256 + lane * 2 + half);
     return __fmul_rn(__fmul_rn(d, (float)scale), (float)((int)(code | (top & 3) << 4) - 32));
 }
 
@@ -73,96 +73,89 @@ EMBED(embed_q4_1, Q4_1)
 EMBED(embed_q4_k, Q4_K)
 EMBED(embed_q6_k, Q6_K)
 
-// Eight neighbours of a row; zeros from `width` on.
+// The values of a row that `put_encoded_eight` takes: two neighbours from `col`, an even column, on,
+// and the same of the next three sixteens; zeros from `width` on.
 __device__ __forceinline__ void load_eight(float (&x)[8], const float* row, u32 col, u32 width) {
-    if (width % 4 == 0 && col + 8 <= width) {
-        const float4 a = *(const float4*)(row + col), b = *(const float4*)(row + col + 4);
-        x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-        x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-        return;
-    }
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = col + i < width ? row[col + i] : 0.0f;
+    for (int t = 0; t < 4; t++) {
+        const u32 at = col + 16 * t;
+        if (width % 2 == 0 && at < width) {
+            const float2 pair = *(const float2*)(row + at);
+            x[2 * t] = pair.x, x[2 * t + 1] = pair.y;
+        } else {
+            x[2 * t] = at < width ? row[at] : 0.0f;
+            x[2 * t + 1] = at + 1 < width ? row[at + 1] : 0.0f;
+        }
+    }
 }
 
-// Eight neighbours of a row as products read them; `col` is a multiple of 8.
-__device__ __forceinline__ void put_eight(const Encoded& to, u32 row, u32 col,
-                                          const float (&x)[8]) {
-    const u64 place = encoded_place(to, row, col);
-    uint4 hi;
-    hi.x = bf16_pair(x[0], x[1]), hi.y = bf16_pair(x[2], x[3]);
-    hi.z = bf16_pair(x[4], x[5]), hi.w = bf16_pair(x[6], x[7]);
-    *(uint4*)(to.hi + place) = hi;
-    if (!to.lo) return;
-    auto rest = [](u32 pair, float a, float b) {
-        return bf16_pair(__fsub_rn(a, low_value(pair)), __fsub_rn(b, high_value(pair)));
-    };
-    uint4 lo;
-    lo.x = rest(hi.x, x[0], x[1]), lo.y = rest(hi.y, x[2], x[3]);
-    lo.z = rest(hi.z, x[4], x[5]), lo.w = rest(hi.w, x[6], x[7]);
-    *(uint4*)(to.lo + place) = lo;
-}
-
-// Columns that 256 threads take at a time.
+// Columns that 256 threads take at a time, eight each: a block of 64 in eight threads.
 #define EIGHTS 2048
 
-// A row of up to STEPS * EIGHTS values stays in registers.
+// A row of up to STEPS * EIGHTS values stays in registers. Its squares go to `squares`.
 template <int STEPS>
-__device__ __forceinline__ void norm_row(const float* from, const float* w, u32 width, float eps,
-                                         const Encoded& to, float (&sums)[8]) {
-    constexpr bool EARLY = STEPS <= 2; // registers for the weights too
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+__device__ __forceinline__ void norm_row(const float* from, const float* gain, u32 width,
+                                         const Encoded& to, float* squares) {
+    constexpr bool EARLY = STEPS <= 2; // registers for the gains too
+    const u32 j = threadIdx.x % 8, first = threadIdx.x / 8 * 64;
     float x[STEPS][8], by[EARLY ? STEPS : 1][8];
-    float squares = 0.0f;
 #pragma unroll
     for (int n = 0; n < STEPS; n++) {
-        const u32 col = n * EIGHTS + threadIdx.x * 8;
+        const u32 col = n * EIGHTS + first + 2 * j;
         load_eight(x[n], from, col, width);
-        if (EARLY) load_eight(by[EARLY ? n : 0], w, col, width);
+        if (EARLY) load_eight(by[EARLY ? n : 0], gain, col, width);
     }
 #pragma unroll
-    for (int n = 0; n < STEPS; n++)
+    for (int n = 0; n < STEPS; n++) {
+        const u32 block = n * EIGHTS + first;
 #pragma unroll
-        for (int i = 0; i < 8; i++) squares = __fmaf_rn(x[n][i], x[n][i], squares);
-    squares = warp_sum(squares);
-    if (lane == 0) sums[warp] = squares;
-    __syncthreads();
-    float total = sums[0];
+        for (int t = 0; t < 4; t++) {
+            // As `sixteen_sum` adds: neighbours, then pairs, which eight threads have.
+            float sum = __fadd_rn(__fmul_rn(x[n][2 * t], x[n][2 * t]),
+                                  __fmul_rn(x[n][2 * t + 1], x[n][2 * t + 1]));
 #pragma unroll
-    for (int i = 1; i < 8; i++) total = __fadd_rn(total, sums[i]);
-    const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(total, (float)width), eps)));
+            for (int step = 1; step < 8; step *= 2) {
+                sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, step));
+            }
+            if (j == t && block + 16 * t < width) squares[block / 16 + t] = sum;
+        }
+    }
 #pragma unroll
     for (int n = 0; n < STEPS; n++) {
-        const u32 col = n * EIGHTS + threadIdx.x * 8;
-        if (col >= encoded_cols(to)) break;
-        if (!EARLY) load_eight(by[0], w, col, width);
+        const u32 block = n * EIGHTS + first;
+        if (block >= encoded_cols(to)) break;
+        if (!EARLY) load_eight(by[0], gain, block + 2 * j, width);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            x[n][i] = __fmul_rn(__fmul_rn(x[n][i], scale), by[EARLY ? n : 0][i]);
-        }
-        put_eight(to, blockIdx.x, col, x[n]);
+        for (int i = 0; i < 8; i++) x[n][i] = __fmul_rn(x[n][i], by[EARLY ? n : 0][i]);
+        put_encoded_eight(to, blockIdx.x, block, j, x[n]);
     }
 }
 
-// The norm of a row, encoded. Grid: rows; row r is `rows_from[r]` of x, or r. x [.., width], width
-// at most 16,384.
+// A row times the gain of a norm, encoded, and what products need to finish it: see `Norm`. Grid:
+// rows; row r is `rows_from[r]` of x, or r. x [.., width], width at most 16,384.
 extern "C" __global__ void __launch_bounds__(256)
-norm_encode(const float* x, const float* w, u32 width, float eps, const u32* rows_from,
-            Encoded to) {
-    __shared__ float sums[8];
+norm_encode(const float* x, const float* gain, u32 width, const u32* rows_from, Encoded to,
+            Norm norm) {
+    __shared__ float held[16384 / 16];
     depend_go();
-    // The weights of a norm come from memory in each round; 128 bytes a line.
+    // The gain of a norm comes from memory in each round; 128 bytes a line.
     for (u32 i = threadIdx.x * 32; i < width; i += 256 * 32) {
-        asm volatile("prefetch.global.L2 [%0];" : : "l"(w + i));
+        asm volatile("prefetch.global.L2 [%0];" : : "l"(gain + i));
     }
     depend_wait();
     const u32 row = rows_from ? rows_from[blockIdx.x] : blockIdx.x;
     const float* from = x + (u64)row * width;
+    float* squares = is_few(to) ? norm.squares + blockIdx.x * ((width + 15) / 16) : held;
     if (width <= 2 * EIGHTS) {
-        norm_row<2>(from, w, width, eps, to, sums);
+        norm_row<2>(from, gain, width, to, squares);
     } else {
-        norm_row<8>(from, w, width, eps, to, sums);
+        norm_row<8>(from, gain, width, to, squares);
     }
+    if (is_few(to)) return;
+    __syncthreads();
+    if (threadIdx.x >= WARP) return;
+    const float scale = row_scale(held, width, norm.eps);
+    if (threadIdx.x == 0) norm.scales[blockIdx.x] = scale;
 }
 
 // Grid: rows. x [rows, width].
@@ -171,10 +164,11 @@ encode(const float* x, u32 width, Encoded to) {
     depend_go();
     depend_wait();
     const float* from = x + (u64)blockIdx.x * width;
-    for (u32 col = threadIdx.x * 8; col < encoded_cols(to); col += EIGHTS) {
+    const u32 j = threadIdx.x % 8;
+    for (u32 block = threadIdx.x / 8 * 64; block < encoded_cols(to); block += EIGHTS) {
         float eight[8];
-        load_eight(eight, from, col, width);
-        put_eight(to, blockIdx.x, col, eight);
+        load_eight(eight, from, block + 2 * j, width);
+        put_encoded_eight(to, blockIdx.x, block, j, eight);
     }
 }
 

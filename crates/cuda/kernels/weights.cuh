@@ -25,14 +25,14 @@ __device__ __forceinline__ u32 both(float value) { return bf16_pair(value, value
 #define VALUE_SCALE __int_as_float(0x2f800000) // 2^-32
 #define SUM_SCALE __int_as_float(0x4f800000) // 2^32
 
-// What one lane holds of one block. Lane 4 g + t has rows g and g + 8 of the tile, and in each step
-// of 16 columns columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9: the order of a tensor core's left operand.
+// What one lane holds of one block: see `blocks.rs`. Lane 4 g + t has rows g and g + 8 and columns
+// 16 t to 16 t + 15, four in each step: the order of a tensor core's left operand.
 template <int F>
 struct Raw {
     static constexpr int CODES = F == BF16 || F == F16 ? 16 : F == F32 ? 32 : F == Q8_0 ? 8 : 4;
-    static constexpr int MORE = F == Q4_1 || F == Q6_K ? 4 : 2;
+    static constexpr int MORE = F == Q6_K ? 3 : F == Q4_1 ? 2 : 1;
     u32 code[CODES];
-    u32 more[MORE]; // scales
+    u32 more[MORE]; // scales, and high bits before them
 };
 
 // What it holds of what four blocks share: d and minimum, or d, of rows g and g + 8.
@@ -50,6 +50,7 @@ struct FromMemory {
     static __device__ __forceinline__ uint2 two(const u8* p) { return __ldg((const uint2*)p); }
     static __device__ __forceinline__ u32 one(const u8* p) { return __ldg((const u32*)p); }
     static __device__ __forceinline__ u32 half(const u8* p) { return __ldg((const u16*)p); }
+    static __device__ __forceinline__ u32 byte(const u8* p) { return __ldg(p); }
 };
 
 struct FromShared {
@@ -57,6 +58,7 @@ struct FromShared {
     static __device__ __forceinline__ uint2 two(const u8* p) { return *(const uint2*)p; }
     static __device__ __forceinline__ u32 one(const u8* p) { return *(const u32*)p; }
     static __device__ __forceinline__ u32 half(const u8* p) { return *(const u16*)p; }
+    static __device__ __forceinline__ u32 byte(const u8* p) { return *p; }
 };
 
 // Loads a lane's part of the block that lies `at` bytes from `base`, which a warp has in common.
@@ -69,22 +71,19 @@ __device__ __forceinline__ void load_block(Raw<F>& raw, const u8* base, u32 at, 
         raw.code[4 * i] = v.x, raw.code[4 * i + 1] = v.y;
         raw.code[4 * i + 2] = v.z, raw.code[4 * i + 3] = v.w;
     }
-    const u32 g = lane / 4;
-    if (F == Q8_0 || F == Q4_0) { // [g, half, group] f16
-        const uint2 v = From::two(base + (at + g * 8) + PIECES * 512);
-        raw.more[0] = v.x, raw.more[1] = v.y;
-    } else if (F == Q4_1) { // [g, half, group] (d, m) f16
-        const uint4 v = From::four(base + (at + g * 16) + 512);
-        raw.more[0] = v.x, raw.more[1] = v.y;
-        raw.more[LAST - 1] = v.z, raw.more[LAST] = v.w;
+    constexpr u32 REST = PIECES * 512;
+    if (F == Q8_0 || F == Q4_0) { // [g, group, half] f16
+        raw.more[0] = From::one(base + (at + lane / 2 * 4) + REST);
+    } else if (F == Q4_1) { // [g, group, half] (d, m) f16
+        const uint2 v = From::two(base + (at + lane / 2 * 8) + REST);
+        raw.more[0] = v.x, raw.more[LAST] = v.y;
     } else if (F == Q4_K) { // see q4k_scales
-        raw.more[0] = From::one(base + (at + g * 4) + 512);
-        raw.more[1] = From::half(base + (at + g * 2) + 544);
-    } else if (F == Q6_K) { // two high bits, 8 bytes a lane; [g, half, step] i8
-        const uint2 high = From::two(base + (at + lane * 8) + 512);
-        const uint2 v = From::two(base + (at + g * 8) + 768);
-        raw.more[0] = high.x, raw.more[1] = high.y;
-        raw.more[LAST - 1] = v.x, raw.more[LAST] = v.y;
+        const u32 low = From::half(base + (at + lane / 2 * 2) + REST);
+        raw.more[0] = low | From::byte(base + (at + lane / 2) + REST + 32) << 16;
+    } else if (F == Q6_K) { // two high bits, 8 bytes a lane; [g, t, half] i8
+        const uint2 high = From::two(base + (at + lane * 8) + REST);
+        raw.more[0] = high.x, raw.more[LAST - 1] = high.y;
+        raw.more[LAST] = From::half(base + (at + lane * 2) + REST + 256);
     }
 }
 
@@ -109,7 +108,8 @@ __device__ __forceinline__ u32 codes_of(const Raw<F>& raw, int s, int i) {
     const u32 codes = (raw.code[s % N] >> (4 * i)) & 0x000f000fu;
     if (F != Q6_K) return codes;
     const int at = 2 * (i + 4 * (s % 2));
-    const u32 high = at < 4 ? raw.more[s / 2] << (4 - at) : raw.more[s / 2] >> (at - 4);
+    constexpr int MORE = Raw<F>::MORE;
+    const u32 high = at < 4 ? raw.more[s / 2 % MORE] << (4 - at) : raw.more[s / 2 % MORE] >> (at - 4);
     return codes | (high & 0x00300030u);
 }
 
@@ -119,23 +119,23 @@ __device__ __forceinline__ constexpr u32 code_zero() {
     return F == Q8_0 ? 0x00800080u : F == Q4_0 ? 0x00080008u : F == Q6_K ? 0x00200020u : 0;
 }
 
-// Scale and minimum of step `s` of row g (`half` 0) or g + 8.
+// Scale and minimum of row g (`half` 0) or g + 8.
 template <int F>
-__device__ __forceinline__ void scale_of(const Raw<F>& raw, const Shared& shared, int s, int half,
-                                         float& d, float& m) {
+__device__ __forceinline__ void scale_of(const Raw<F>& raw, const Shared& shared, int half, float& d,
+                                         float& m) {
     constexpr int MORE = Raw<F>::MORE;
     m = 0.0f;
     if (F == Q8_0 || F == Q4_0) {
-        d = f16_value((u16)(raw.more[half] >> (16 * (s / 2))));
+        d = f16_value((u16)(raw.more[0] >> (16 * half)));
     } else if (F == Q4_1) {
-        const u32 both = raw.more[(2 * half + s / 2) % MORE];
+        const u32 both = raw.more[half % MORE];
         d = f16_value((u16)both), m = f16_value((u16)(both >> 16));
     } else if (F == Q4_K) {
-        const u32 bits = q4k_scales(raw.more[0], raw.more[1], half) >> (6 * (s / 2));
+        const u32 bits = q4k_scales(raw.more[0], half);
         d = __fmul_rn(f16_value((u16)shared.word[half]), (float)(bits & 63));
         m = -__fmul_rn(f16_value((u16)(shared.word[half] >> 16)), (float)(bits >> 16 & 63));
     } else {
-        const i8 scale = (i8)(raw.more[(2 + half) % MORE] >> (8 * s));
+        const i8 scale = (i8)(raw.more[MORE - 1] >> (8 * half));
         d = __fmul_rn(f16_value((u16)(shared.word[0] >> (16 * half))), (float)scale);
     }
 }
@@ -156,7 +156,7 @@ __device__ __forceinline__ void values(const Raw<F>& raw, const Shared& shared, 
             v[2 * i + 1] = F == F16 ? f16_value((u16)(pair >> 16)) : high_value(pair);
         } else {
             float d, m;
-            scale_of<F>(raw, shared, s, i % 2, d, m);
+            scale_of<F>(raw, shared, i % 2, d, m);
             const u32 codes = codes_of<F>(raw, s, i);
             constexpr int ZERO = code_zero<F>() & 0xff;
             v[2 * i] = __fadd_rn(__fmul_rn(d, (float)((int)(codes & 0xff) - ZERO)), m);
@@ -199,13 +199,13 @@ __device__ __forceinline__ void fragment(const Raw<F>& raw, const Shared& shared
             const float d = f16_value((u16)shared.word[half]);
             const float m = f16_value((u16)(shared.word[half] >> 16));
             const u32 by = bf16_pair(__fmul_rn(d, code_scale), __fmul_rn(m, -VALUE_SCALE));
-            const u32 bits = q4k_scales(raw.more[0], raw.more[1], half) >> (6 * (s / 2));
-            const u32 whole = bf16_fma((bits & 0x003f003fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u);
+            const u32 whole = bf16_fma(q4k_scales(raw.more[0], half) | 0x43004300u, 0x3f803f80u,
+                                       0xc300c300u);
             const u32 scales = bf16_fma(whole, by, MINUS_ZEROS);
             dd = low_twice(scales), mm = high_twice(scales);
         } else {
             float d, m;
-            scale_of<F>(raw, shared, s, half, d, m);
+            scale_of<F>(raw, shared, half, d, m);
             dd = both(__fmul_rn(d, code_scale));
             const u32 zero = code_zero<F>() << (times16 ? 4 : 0);
             mm = F == Q4_1 ? both(__fmul_rn(m, VALUE_SCALE))

@@ -2,15 +2,16 @@
 //! order in which tensor cores are fed.
 //!
 //! A *block* is 16 rows and 64 columns, four steps of 16 columns. Lane `4 g + t` of a warp has rows
-//! `g` and `g + 8` (`half` 0 and 1), and of each step columns `2 t`, `2 t + 1` (`second` 0) and
-//! `2 t + 8`, `2 t + 9` (`second` 1): two values each, a *pair*. A block holds, lane by lane:
+//! `g` and `g + 8` (`half` 0 and 1) and columns `16 t` to `16 t + 15`, of each step four: two values
+//! (`second` 0) and two more (`second` 1), each a *pair*. So one scale is for all that a lane has of a
+//! row. A block holds, lane by lane:
 //! - plain types: of each step the pairs (half, second) 00, 10, 01, 11; f32 in two pieces, by half
 //! - Q8_0: codes + 128, in two pieces of two steps: of each step and half the first values of its
-//!   pairs, then the second ones, taking turns; then scales `[g, half, 2]` f16
+//!   pairs, then the second ones, taking turns; then scales `[g, group, half]` f16
 //! - 4-bit codes: a word a step, first values from bit 0 and second ones from bit 16, pairs in the
-//!   order above; then scales: `[g, half, 2]` f16 (Q4_0) or (d, m) (Q4_1); for Q4_K see `q4_k`
+//!   order above; then scales: `[g, group, half]` f16 (Q4_0) or (d, m) (Q4_1); for Q4_K see `q4_k`
 //! - Q6_K: low bits as above, then a word for two steps with two high bits each, in the same order;
-//!   then scales `[g, half, 4]` i8
+//!   then scales `[g, t, half]` i8
 //!
 //! Eight blocks, 128 rows, lie one under the other, then the next 64 columns. What four blocks of a
 //! super-block share goes before them: `[8 blocks, g, half]` (d, dmin) of Q4_K, d of Q6_K, f16.
@@ -72,10 +73,10 @@ struct Place {
 fn place(row: usize, col: usize) -> Place {
     let half = row % BLOCK_ROWS / 8;
     Place {
-        lane: 4 * (row % 8) + col % 8 / 2,
-        step: col % BLOCK_COLS / 16,
+        lane: 4 * (row % 8) + col % BLOCK_COLS / 16,
+        step: col % 16 / 4,
         half,
-        pair: half + 2 * (col % 16 / 8),
+        pair: half + 2 * (col % 4 / 2),
         odd: col % 2,
     }
 }
@@ -151,7 +152,7 @@ fn q8_0(stored: &[u8], to: &mut Target<'_>) {
     let (row, (g, half)) = (to.row, to.g_half());
     for (i, group) in stored.chunks_exact(34).enumerate() {
         let block = to.block(i / 2);
-        let scale = 1024 + g * 8 + half * 4 + i % 2 * 2;
+        let scale = 1024 + g * 8 + i % 2 * 4 + half * 2;
         block[scale..scale + 2].copy_from_slice(&group[..2]);
         for (c, code) in group[2..].iter().enumerate() {
             let Place { lane, step, half, pair, odd } = place(row, i % 2 * 32 + c);
@@ -174,7 +175,7 @@ fn nibbles<const BLOCK: usize, const HEAD: usize>(stored: &[u8], to: &mut Target
     let (row, (g, half)) = (to.row, to.g_half());
     for (i, group) in stored.chunks_exact(BLOCK).enumerate() {
         let block = to.block(i / 2);
-        let scale = 512 + HEAD * (g * 4 + half * 2 + i % 2);
+        let scale = 512 + HEAD * (g * 4 + i % 2 * 2 + half);
         block[scale..scale + HEAD].copy_from_slice(&group[..HEAD]);
         for c in 0..32 {
             let code = group[HEAD + c % 16] >> (4 * (c / 16)) & 15;
@@ -183,9 +184,9 @@ fn nibbles<const BLOCK: usize, const HEAD: usize>(stored: &[u8], to: &mut Target
     }
 }
 
-/// Six-bit scales and minima of the two groups of a block: row g has a word `[g]` u32, scales from
-/// bits 0 and 6, minima from bits 16 and 22. What row g + 8 has of the same form goes into the
-/// word's gaps, four bits each, and the rest, bits 4..12 and 20..28, into `[g]` u16 behind.
+/// Six-bit scales and minima of a group of 32 columns of rows g and g + 8 have 24 bits: from 0 and 16
+/// those of row g; from 6 the scale of row g + 8, from 22 the low two bits of its minimum and from 12
+/// the others. The low 16 bits lie in `[g, group]` u16, the rest in `[g, group]` u8 behind.
 fn q4_k(stored: &[u8], to: &mut Target<'_>) {
     let (row, (g, half)) = (to.row, to.g_half());
     for (s, super_block) in stored.chunks_exact(144).enumerate() {
@@ -198,15 +199,13 @@ fn q4_k(stored: &[u8], to: &mut Target<'_>) {
                 let code = codes[32 * b + c % 32] >> (4 * (c / 32)) & 15;
                 put_nibble(block, row, c, code);
             }
-            let [(d0, m0), (d1, m1)] = [0, 1].map(|i| q4_k_scale(&head[4..], 2 * b + i));
-            let word = d0 | d1 << 6 | m0 << 16 | m1 << 22;
-            if half == 0 {
-                or_bytes(&mut block[512 + 4 * g..], &word.to_le_bytes());
-            } else {
-                let gaps = (word & 0x000f_000f) << 12;
-                or_bytes(&mut block[512 + 4 * g..], &gaps.to_le_bytes());
-                let rest = [(word >> 4) as u8, (word >> 20) as u8];
-                block[544 + 2 * g..544 + 2 * g + 2].copy_from_slice(&rest);
+            for group in 0..2 {
+                let (d, m) = q4_k_scale(&head[4..], 2 * b + group);
+                let bits =
+                    if half == 0 { d | m << 16 } else { d << 6 | m >> 2 << 12 | (m & 3) << 22 };
+                let at = 2 * g + group;
+                or_bytes(&mut block[512 + 2 * at..], &bits.to_le_bytes()[..2]);
+                block[544 + at] |= (bits >> 16) as u8;
             }
         }
     }
@@ -238,8 +237,9 @@ fn q6_k(stored: &[u8], to: &mut Target<'_>) {
         to.shared(4 * s)[shared..shared + 2].copy_from_slice(&super_block[208..210]);
         for b in 0..4 {
             let block = to.block(4 * s + b);
-            let scales = 768 + g * 8 + half * 4;
-            block[scales..scales + 4].copy_from_slice(&super_block[192 + 4 * b..][..4]);
+            for t in 0..4 {
+                block[768 + g * 8 + t * 2 + half] = super_block[192 + 4 * b + t];
+            }
             for c in 0..64 {
                 let code = codes[64 * b + c];
                 put_nibble(block, row, c, code & 15);
@@ -324,13 +324,21 @@ mod tests {
             let (g, half) = target.g_half();
             for b in 0..4 {
                 let block = target.block(b);
-                let word = u32::from_le_bytes(block[512 + 4 * g..][..4].try_into().unwrap());
-                let rest = &block[544 + 2 * g..][..2];
-                let rest = (u32::from(rest[0]) | u32::from(rest[1]) << 16) << 4;
-                let bits = if half == 0 { word } else { word >> 12 & 0x000f_000f | rest };
-                for i in 0..2 {
-                    let found = (bits >> (6 * i) & 63, bits >> (16 + 6 * i) & 63);
-                    assert_eq!(found, q4_k_scale(&stored[4..16], 2 * b + i), "{row} {b} {i}");
+                for group in 0..2 {
+                    let at = 2 * g + group;
+                    let low = u16::from_le_bytes(block[512 + 2 * at..][..2].try_into().unwrap());
+                    let bits = u32::from(low) | u32::from(block[544 + at]) << 16;
+                    let pair = if half == 0 {
+                        bits
+                    } else {
+                        bits >> 6 & 0x0003_003f | bits << 6 & 0x003c_0000
+                    };
+                    let found = (pair & 63, pair >> 16 & 63);
+                    assert_eq!(
+                        found,
+                        q4_k_scale(&stored[4..16], 2 * b + group),
+                        "{row} {b} {group}"
+                    );
                 }
             }
         }

@@ -92,45 +92,6 @@ __device__ __forceinline__ void load_eight(float (&x)[8], const float* row, u32 
 // Columns that 256 threads take at a time, eight each: a block of 64 in eight threads.
 #define EIGHTS 2048
 
-// A row of up to STEPS * EIGHTS values stays in registers. Its squares go to `squares`.
-template <int STEPS>
-__device__ __forceinline__ void norm_row(const float* from, const float* gain, u32 width,
-                                         const Encoded& to, float* squares) {
-    constexpr bool EARLY = STEPS <= 2; // registers for the gains too
-    const u32 j = threadIdx.x % 8, first = threadIdx.x / 8 * 64;
-    float x[STEPS][8], by[EARLY ? STEPS : 1][8];
-#pragma unroll
-    for (int n = 0; n < STEPS; n++) {
-        const u32 col = n * EIGHTS + first + 2 * j;
-        load_eight(x[n], from, col, width);
-        if (EARLY) load_eight(by[EARLY ? n : 0], gain, col, width);
-    }
-#pragma unroll
-    for (int n = 0; n < STEPS; n++) {
-        const u32 block = n * EIGHTS + first;
-#pragma unroll
-        for (int t = 0; t < 4; t++) {
-            // As `sixteen_sum` adds: neighbours, then pairs, which eight threads have.
-            float sum = __fadd_rn(__fmul_rn(x[n][2 * t], x[n][2 * t]),
-                                  __fmul_rn(x[n][2 * t + 1], x[n][2 * t + 1]));
-#pragma unroll
-            for (int step = 1; step < 8; step *= 2) {
-                sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, step));
-            }
-            if (j == t && block + 16 * t < width) squares[block / 16 + t] = sum;
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < STEPS; n++) {
-        const u32 block = n * EIGHTS + first;
-        if (block >= encoded_cols(to)) break;
-        if (!EARLY) load_eight(by[0], gain, block + 2 * j, width);
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[n][i] = __fmul_rn(x[n][i], by[EARLY ? n : 0][i]);
-        put_encoded_eight(to, blockIdx.x, block, j, x[n]);
-    }
-}
-
 // A row times the gain of a norm, encoded, and what products need to finish it: see `Norm`. Grid:
 // rows; row r is `rows_from[r]` of x, or r. x [.., width], width at most 16,384.
 extern "C" __global__ void __launch_bounds__(256)
@@ -146,10 +107,26 @@ norm_encode(const float* x, const float* gain, u32 width, const u32* rows_from, 
     const u32 row = rows_from ? rows_from[blockIdx.x] : blockIdx.x;
     const float* from = x + (u64)row * width;
     float* squares = is_few(to) ? norm.squares + blockIdx.x * ((width + 15) / 16) : held;
-    if (width <= 2 * EIGHTS) {
-        norm_row<2>(from, gain, width, to, squares);
-    } else {
-        norm_row<8>(from, gain, width, to, squares);
+    const u32 j = threadIdx.x % 8;
+#pragma unroll 2
+    for (u32 block = threadIdx.x / 8 * 64; block < encoded_cols(to); block += EIGHTS) {
+        float eight[8], by[8];
+        load_eight(eight, from, block + 2 * j, width);
+        load_eight(by, gain, block + 2 * j, width);
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            // As `sixteen_sum` adds: neighbours, then pairs, which eight threads have.
+            float sum = __fadd_rn(__fmul_rn(eight[2 * t], eight[2 * t]),
+                                  __fmul_rn(eight[2 * t + 1], eight[2 * t + 1]));
+#pragma unroll
+            for (int step = 1; step < 8; step *= 2) {
+                sum = __fadd_rn(sum, __shfl_xor_sync(0xffu << (threadIdx.x & 24), sum, step));
+            }
+            if (j == t && block + 16 * t < width) squares[block / 16 + t] = sum;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) eight[i] = __fmul_rn(eight[i], by[i]);
+        put_encoded_eight(to, blockIdx.x, block, j, eight);
     }
     if (is_few(to)) return;
     __syncthreads();

@@ -4,11 +4,15 @@
 //! lay between them; what no rule joins stays an op of its own, with its input encoded before a
 //! product. A device may lack a kernel for such an op, and says so when it is bound.
 
-use ignis_ops::{BufferId, GatherRows, Linear, LinearPart, Op, Program, RmsNorm, SwiGlu, WeightId};
+use ignis_ops::{
+    BufferId, GatherRows, Linear, LinearPart, Op, PagedAttention, Program, RmsNorm, Rows, SwiGlu,
+    WeightId,
+};
 use ignis_types::DType;
 
 use crate::fused::{
-    EncodedRows, FusedProgram, FusedStep, PARTS_MAX, Prepare, Products, StoredActivations,
+    EncodedRows, FusedProgram, FusedStep, NormAfter, PARTS_MAX, Prepare, Products,
+    StoredActivations,
 };
 use crate::stored::is_long;
 
@@ -18,7 +22,7 @@ const NORM_WIDTH_MAX: u32 = 16_384;
 impl FusedProgram {
     /// Joins what can be joined.
     pub fn new(program: &Program, activations: StoredActivations) -> FusedProgram {
-        let mut fuser = Fuser { program, activations, steps: vec![] };
+        let mut fuser = Fuser { program, activations, steps: vec![], section: 0 };
         let head = program.head;
         fuser.run(0, head);
         let first = fuser.steps.len();
@@ -31,11 +35,21 @@ struct Fuser<'a> {
     program: &'a Program,
     activations: StoredActivations,
     steps: Vec<FusedStep>,
+    /// First step of the ops that are joined now.
+    section: usize,
+}
+
+/// Rows that products read, and the `eps` of the norm that they finish.
+#[derive(Clone, Copy)]
+struct Input {
+    x: EncodedRows,
+    norm: Option<f32>,
 }
 
 impl Fuser<'_> {
     /// Steps of the ops `from..to`, which are joined among themselves only.
     fn run(&mut self, from: usize, to: usize) {
+        self.section = self.steps.len();
         let mut at = from;
         while at < to {
             at += self.one(at, to);
@@ -49,35 +63,41 @@ impl Fuser<'_> {
             [Op::GatherRows(gather), Op::RmsNorm(norm), Op::Linear(linear), ..]
                 if self.gathers(gather, norm, linear, at + 2) =>
             {
-                let to = self.input_of(linear);
+                let to = self.encoded(linear, 0);
                 let (x, w, eps) = (gather.x, norm.w, norm.eps);
                 self.steps.push(FusedStep::NormEncode { x, w, eps, gathered: true, to });
-                2 + self.linear(linear, to, at + 2, end)
+                2 + self.linear(linear, Input { x: to, norm: Some(eps) }, at + 2, end)
             }
             [Op::RmsNorm(norm), Op::Linear(linear), ..]
                 if self.is_of_rows(norm) && self.feeds(norm.y, linear, at + 1) =>
             {
-                let to = self.input_of(linear);
+                let to = self.encoded(linear, 0);
                 let (x, w, eps) = (norm.x, norm.w, norm.eps);
-                self.steps.push(FusedStep::NormEncode { x, w, eps, gathered: false, to });
-                1 + self.linear(linear, to, at + 1, end)
+                match self.writer(x, to) {
+                    Some(products) => products.then = Some(NormAfter { w, eps, to }),
+                    None => {
+                        self.steps.push(FusedStep::NormEncode { x, w, eps, gathered: false, to });
+                    }
+                }
+                1 + self.linear(linear, Input { x: to, norm: Some(eps) }, at + 1, end)
             }
             [Op::SwiGlu(op), Op::Linear(linear), ..] if self.feeds(op.y, linear, at + 1) => {
-                let to = self.input_of(linear);
+                let to = self.encoded(linear, 1);
                 self.steps.push(FusedStep::SwiGluEncode { gate: op.gate, up: op.up, to });
-                1 + self.linear(linear, to, at + 1, end)
+                1 + self.linear(linear, Input { x: to, norm: None }, at + 1, end)
             }
             [Op::PagedAttention(op), Op::Linear(linear), ..]
                 if self.feeds(op.o, linear, at + 1) =>
             {
-                let to = self.input_of(linear);
-                self.steps.push(FusedStep::Attention { op: op.clone(), to });
-                1 + self.linear(linear, to, at + 1, end)
+                let to = self.encoded(linear, 1);
+                let prepare = self.take_prepare(op, at);
+                self.steps.push(FusedStep::Attention { op: op.clone(), prepare, to });
+                1 + self.linear(linear, Input { x: to, norm: None }, at + 1, end)
             }
             [Op::Linear(linear), ..] => {
-                let to = self.input_of(linear);
+                let to = self.encoded(linear, 0);
                 self.steps.push(FusedStep::Encode { x: linear.x, to });
-                self.linear(linear, to, at, end)
+                self.linear(linear, Input { x: to, norm: None }, at, end)
             }
             ops => match prepare(program, ops) {
                 Some((step, count)) => {
@@ -94,22 +114,23 @@ impl Fuser<'_> {
 
     /// The products of op `at`, whose input is encoded, and the MLP's second product where the
     /// first one can write its input; how many ops that are.
-    fn linear(&mut self, linear: &Linear, x: EncodedRows, at: usize, end: usize) -> usize {
+    fn linear(&mut self, linear: &Linear, input: Input, at: usize, end: usize) -> usize {
         if let [Op::SwiGlu(glu), Op::Linear(next), ..] = &self.program.ops[at + 1..end]
             && let Some((gate, up)) = self.gated(linear, glu, next, at + 2)
         {
-            let to = EncodedRows { region: 1, ..self.input_of(next) };
-            self.steps.push(FusedStep::Glu { x, gate, up, to });
-            self.products(next, to);
+            let Input { x, norm } = input;
+            let to = self.encoded(next, 1 - x.region);
+            self.steps.push(FusedStep::Glu { x, norm, gate, up, to });
+            self.products(next, Input { x: to, norm: None });
             return 3;
         }
-        self.products(linear, x);
+        self.products(linear, input);
         1
     }
 
-    /// Parts of one dtype together, in the order in which dtypes first come.
-    fn products(&mut self, linear: &Linear, x: EncodedRows) {
-        let dtype = |part: &LinearPart| self.program.weight(part.w).dtype;
+    /// Parts of one kept dtype together, in the order in which dtypes first come.
+    fn products(&mut self, linear: &Linear, Input { x, norm }: Input) {
+        let dtype = |part: &LinearPart| self.kept_dtype(part.w);
         let mut groups: Vec<Vec<LinearPart>> = vec![];
         for part in &linear.parts {
             let fits = |group: &&mut Vec<LinearPart>| {
@@ -121,14 +142,45 @@ impl Fuser<'_> {
             }
         }
         let accumulate = linear.accumulate;
-        self.steps.extend(
-            groups.into_iter().map(|parts| FusedStep::Products(Products { x, parts, accumulate })),
-        );
+        let step = |parts| Products { x, norm, parts, accumulate, then: None };
+        self.steps.extend(groups.into_iter().map(|parts| FusedStep::Products(step(parts))));
     }
 
-    fn input_of(&self, linear: &Linear) -> EncodedRows {
+    /// The step right before, where it can make the norm `to` of buffer `x`: products that write
+    /// whole rows of it and do not read what they would overwrite.
+    fn writer(&mut self, x: BufferId, to: EncodedRows) -> Option<&mut Products> {
+        let Some(FusedStep::Products(products)) = self.steps[self.section..].last_mut() else {
+            return None;
+        };
+        let [part] = &products.parts[..] else { return None };
+        let whole = self.program.weight(part.w).rows == self.program.buffer(x).width;
+        let of_round = products.x.rows == Rows::Round && to.rows == Rows::Round;
+        let apart = products.x.region != to.region;
+        (part.y == x && whole && of_round && apart).then_some(products)
+    }
+
+    /// Takes back the step right before `op`, op `at`, where it makes ready what only `op` reads.
+    fn take_prepare(&mut self, op: &PagedAttention, at: usize) -> Option<Prepare> {
+        let Some(&FusedStep::Prepare(step)) = self.steps[self.section..].last() else {
+            return None;
+        };
+        let is_its = step.q == op.q && step.layer == op.layer;
+        let alone = [step.q, step.k].iter().all(|&id| is_dead(self.program, id, at));
+        if !is_its || !alone {
+            return None;
+        }
+        self.steps.pop();
+        Some(step)
+    }
+
+    /// The input of `linear`, in a region.
+    fn encoded(&self, linear: &Linear, region: usize) -> EncodedRows {
         let spec = self.program.buffer(linear.x);
-        EncodedRows { region: 0, rows: spec.rows, cols: spec.width }
+        EncodedRows { region, rows: spec.rows, cols: spec.width }
+    }
+
+    fn kept_dtype(&self, id: WeightId) -> DType {
+        self.activations.kept_dtype(self.program.weight(id).dtype)
     }
 
     /// Whether the norm is of whole rows.
@@ -160,14 +212,13 @@ impl Fuser<'_> {
         let [a, b] = &linear.parts[..] else { return None };
         let (gate, up) = if a.y == glu.gate { (a, b) } else { (b, a) };
         let specs = [gate, up].map(|part| self.program.weight(part.w));
-        let is_even = specs[0].dtype == specs[1].dtype && specs[0].rows == specs[1].rows;
+        let is_even =
+            self.kept_dtype(gate.w) == self.kept_dtype(up.w) && specs[0].rows == specs[1].rows;
         let is_plain = !linear.accumulate && gate.bias.is_none() && up.bias.is_none();
         let is_theirs = gate.y == glu.gate && up.y == glu.up;
         let dead = [gate.y, up.y].iter().all(|&id| is_dead(self.program, id, at));
-        // Of pairs, of weights of four bytes and of long rows there is no gated product.
-        let wanted = self.activations == StoredActivations::Bf16
-            && specs[0].dtype != DType::F32
-            && !is_long(specs[0].cols);
+        // Of pairs and of long rows there is no gated product.
+        let wanted = self.activations == StoredActivations::Bf16 && !is_long(specs[0].cols);
         (wanted && is_even && is_plain && is_theirs && dead && self.feeds(glu.y, next, at))
             .then_some((gate.w, up.w))
     }

@@ -4,9 +4,14 @@
 //! launches. Inputs of products are encoded; a buffer that only lived between two ops of a step is
 //! never in memory. `fuse` makes the list.
 //!
+//! A norm before products is finished by them: W (x / rms(x) * gain) is W (x * gain) / rms(x). So
+//! what is encoded of a row, x * gain, can be made where a part of the row is known, and by the
+//! products that write it.
+//!
 //! Leaves out: addresses, kernels, which dtypes there are kernels for.
 
 use ignis_ops::{BufferId, LinearPart, PagedAttention, Program, Rows, WeightId};
+use ignis_types::DType;
 
 /// What products of a GPU load read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +38,24 @@ impl StoredActivations {
             StoredActivations::F32 => 2,
         }
     }
+
+    /// How a matrix or a table of `dtype` in the file is kept.
+    ///
+    /// Plain weights are kept as bf16 where products round them to it anyway, and so are the values
+    /// of an embedding table, which may be the output's matrix too.
+    pub fn kept_dtype(self, dtype: DType) -> DType {
+        match (self, dtype) {
+            (StoredActivations::Bf16, DType::F16 | DType::F32) => DType::BF16,
+            _ => dtype,
+        }
+    }
 }
 
-/// Encoded rows, in one of two regions: a product reads one while it writes the other.
+/// Encoded rows, in one of two regions: products read one while they write the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodedRows {
-    /// 0, or 1 for the gated product of an MLP.
+    /// 0 for rows of a buffer, as they are or times the gain of a norm; 1 for results of attention
+    /// and of SwiGLU. A gated product writes the one that it does not read.
     pub region: usize,
     /// Which rows.
     pub rows: Rows,
@@ -46,15 +63,31 @@ pub struct EncodedRows {
     pub cols: u32,
 }
 
-/// Matrices of one dtype that share an input.
+/// Matrices of one kept dtype that share an input.
 #[derive(Clone, Debug)]
 pub struct Products {
     /// Their input.
     pub x: EncodedRows,
+    /// The `eps` of the norm that they finish: `x` was encoded times its gain only.
+    pub norm: Option<f32>,
     /// At most [`PARTS_MAX`].
     pub parts: Vec<LinearPart>,
     /// Adds to what is there.
     pub accumulate: bool,
+    /// The norm of the rows that they write, of which they are the last to write any part.
+    pub then: Option<NormAfter>,
+}
+
+/// A norm behind the products, of one part, that write the whole of its rows. Its own step it would
+/// be a [`FusedStep::NormEncode`].
+#[derive(Clone, Copy, Debug)]
+pub struct NormAfter {
+    /// Gain.
+    pub w: WeightId,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Result, in the region that the products do not read.
+    pub to: EncodedRows,
 }
 
 /// Norm and rotation of queries and keys, and the slot of the pool.
@@ -79,7 +112,8 @@ pub struct Prepare {
 /// One step.
 #[derive(Clone, Debug)]
 pub enum FusedStep {
-    /// `to` = norm(x), of the rows of logits where `gathered`, else of all.
+    /// `to` = x times the gain of a norm, and what else the products of `to` need to finish it; of
+    /// the rows of logits where `gathered`, else of all.
     NormEncode {
         /// Input.
         x: BufferId,
@@ -114,6 +148,8 @@ pub enum FusedStep {
     Glu {
         /// Input.
         x: EncodedRows,
+        /// As of [`Products`].
+        norm: Option<f32>,
         /// Matrix whose product goes through the sigmoid.
         gate: WeightId,
         /// Matrix whose product multiplies it.
@@ -127,6 +163,8 @@ pub enum FusedStep {
     Attention {
         /// The op.
         op: PagedAttention,
+        /// What makes its queries and keys ready, where nothing else reads those.
+        prepare: Option<Prepare>,
         /// Result.
         to: EncodedRows,
     },
@@ -163,7 +201,12 @@ impl FusedProgram {
                 }
                 FusedStep::Glu { .. } => {}
                 FusedStep::Prepare(p) => [p.q, p.k, p.v].into_iter().for_each(&mut touch),
-                FusedStep::Attention { op, .. } => touch(op.q),
+                FusedStep::Attention { op, prepare, .. } => {
+                    touch(op.q);
+                    if let Some(p) = prepare {
+                        [p.q, p.k, p.v].into_iter().for_each(&mut touch);
+                    }
+                }
                 FusedStep::Op(at) => program.ops[*at].buffers(&mut touch),
             }
         }
@@ -178,7 +221,17 @@ impl FusedProgram {
             | FusedStep::SwiGluEncode { to, .. }
             | FusedStep::Glu { to, .. }
             | FusedStep::Attention { to, .. } => Some(*to),
-            FusedStep::Products(_) | FusedStep::Prepare(_) | FusedStep::Op(_) => None,
+            FusedStep::Products(products) => products.then.map(|norm| norm.to),
+            FusedStep::Prepare(_) | FusedStep::Op(_) => None,
+        })
+    }
+
+    /// Those of [`FusedProgram::encoded`] that hold rows of a norm.
+    pub fn normed(&self) -> impl Iterator<Item = EncodedRows> + '_ {
+        self.steps.iter().filter_map(|step| match step {
+            FusedStep::NormEncode { to, .. } => Some(*to),
+            FusedStep::Products(products) => products.then.map(|norm| norm.to),
+            _ => None,
         })
     }
 }

@@ -22,11 +22,12 @@ pub use device::{Addresses, COPIES_MAX, Device, LaneSampling};
 pub use disk::{BLOCK_BYTES, Disk, DiskAction, DiskDone, DiskError, DiskOp};
 pub use error::DeviceError;
 pub use fused::{
-    EncodedRows, FusedProgram, FusedStep, PARTS_MAX, Prepare, Products, StoredActivations,
+    EncodedRows, FusedProgram, FusedStep, NormAfter, PARTS_MAX, Prepare, Products,
+    StoredActivations,
 };
 pub use host::{Blocks, Copied, CopyId, CopyPart, CopyWay, HostBytes};
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
 pub use stored::{
-    DRAW_BYTES, GRAPH_LANES_MAX, RUNS_MAX, SAMPLE_PART_IDS, StoredLayout, StoredScratch,
+    DRAW_BYTES, FEW_ROWS, GRAPH_LANES_MAX, RUNS_MAX, SAMPLE_PART_IDS, StoredLayout, StoredScratch,
     encoded_image, is_long, run_classes, runs, sample_state_bytes,
 };

@@ -12,6 +12,10 @@ use crate::layout::{DeviceLayout, KvFormat};
 /// Most runs that attention cuts a row's keys into.
 pub const RUNS_MAX: u64 = 64;
 
+/// Most rows that lie as lanes of a tensor core read them, and that products take whole: `FEW_ROWS`
+/// of `common.cuh`.
+pub const FEW_ROWS: u32 = 32;
+
 /// Widest decode round that is recorded; in wider ones launches cost little beside the work.
 pub const GRAPH_LANES_MAX: u32 = 64;
 
@@ -38,7 +42,7 @@ pub const DRAW_BYTES: u64 = 64;
 pub const SAMPLE_PART_IDS: u64 = 2048;
 
 /// Launches of sampling.
-const SAMPLE_LAUNCHES: usize = 3;
+const SAMPLE_LAUNCHES: u64 = 3;
 
 /// What they leave each other of a lane: 1,024 bins, and a key and a sum for each part.
 const SAMPLE_BINS_BYTES: u64 = 32 + 16 * 1024;
@@ -55,6 +59,34 @@ pub struct StoredLayout {
     pub activations: StoredActivations,
     /// Whether tables that are no product's stay in host memory, where the card reads their rows.
     pub tables_on_host: bool,
+}
+
+impl StoredLayout {
+    /// How a weight is kept: vectors in f32, others as [`StoredActivations::kept_dtype`] says.
+    pub fn kept_dtype(&self, weight: &WeightSpec) -> DType {
+        match weight.kind {
+            WeightKind::Vector => DType::F32,
+            _ => self.activations.kept_dtype(weight.dtype),
+        }
+    }
+
+    /// Whether attention runs on tensor cores: where all that it multiplies is bf16.
+    pub fn attends_on_tensor_cores(&self) -> bool {
+        self.kv_format == KvFormat::Bf16 && self.activations == StoredActivations::Bf16
+    }
+
+    /// Launches of a step in a decode round of `width` lanes.
+    fn decode_launches(&self, program: &Program, step: &FusedStep, width: u32) -> u64 {
+        // On tensor cores attention joins the runs of a row itself, and makes ready what it reads.
+        let apart = u64::from(!self.attends_on_tensor_cores());
+        match step {
+            FusedStep::Attention { prepare: Some(_), .. } => 1 + 2 * apart,
+            FusedStep::Attention { prepare: None, .. } => 1 + apart,
+            FusedStep::Op(at) if matches!(program.ops[*at], Op::PagedAttention(_)) => 1 + apart,
+            FusedStep::Products(products) if products.then.is_some() && width > FEW_ROWS => 2,
+            _ => 1,
+        }
+    }
 }
 
 /// Pages of a run of a row that sees `pages` pages: `run_pages` of `attention.cuh`.
@@ -109,6 +141,11 @@ pub struct StoredScratch {
     pub partials: u64,
     /// Runs of a row that are done, `[lanes_max, kv_heads]` u32; zero between launches.
     pub arrived: u64,
+    /// Of the rows of a norm, in region 0 of `encoded`, up to [`FEW_ROWS`]: the squares of each
+    /// sixteen columns, summed, `[rows, ceil(cols / 16)]` f32.
+    pub squares: u64,
+    /// Of more rows of a norm: what products of them are multiplied with, `[rows]` f32.
+    pub scales: u64,
     /// One behind the last byte.
     pub end: u64,
 }
@@ -131,11 +168,15 @@ impl StoredScratch {
         });
         let heads = heads.max().unwrap_or(0);
         let run = Bytes(4 * (2 + u64::from(program.kv.head_dim)));
+        let fused = FusedProgram::new(program, activations);
         let mut encoded = [Bytes::ZERO; 2];
-        for one in FusedProgram::new(program, activations).encoded() {
+        for one in fused.encoded() {
             let bytes = encoded_image(&one, limits)?.times(activations.images())?;
             encoded[one.region] = encoded[one.region].max(bytes);
         }
+        let normed_cols = fused.normed().map(|rows| rows.cols).max();
+        let sixteens = u64::from(normed_cols.unwrap_or(0).div_ceil(16));
+        let scaled = if normed_cols.is_some() { rows } else { 0 };
         let mut end = Bytes::ZERO;
         let mut part = |bytes: Bytes| -> Result<u64, Overflow> {
             let start = end;
@@ -156,12 +197,15 @@ impl StoredScratch {
             sin: part(Bytes(4 * half).times(rows)?)?,
             partials: part(run.times(lanes)?.times(heads)?.times(RUNS_MAX)?)?,
             arrived: part(Bytes(4 * lanes).times(program.kv.kv_heads.into())?)?,
+            squares: part(Bytes(4 * rows.min(FEW_ROWS.into())).times(sixteens)?)?,
+            scales: part(Bytes(4 * scaled))?,
             end: end.0,
         })
     }
 }
 
-/// Bytes of one image of encoded rows: two a value, rows padded to 128, columns to 64.
+/// Bytes of one image of encoded rows: two a value, rows padded to 128, columns to 64. Few rows,
+/// which are not padded, take less.
 pub fn encoded_image(encoded: &EncodedRows, limits: &Limits) -> Result<Bytes, Overflow> {
     let rows = match encoded.rows {
         Rows::Round => limits.round_rows_max(),
@@ -176,16 +220,17 @@ impl DeviceLayout for StoredLayout {
         ALIGN
     }
 
-    /// Matrices in groups of 128 rows and 64 columns, at the bits of their dtype; vectors in f32.
+    /// Matrices in groups of 128 rows and 64 columns, at the bits of their kept dtype.
     fn weight_bytes(&self, weight: &WeightSpec) -> Result<Bytes, Overflow> {
         if self.is_on_host(weight) {
             return Ok(Bytes::ZERO);
         }
         let (rows, cols) = (u64::from(weight.rows), u64::from(weight.cols));
-        let (dtype, rows, cols) = match weight.kind {
-            WeightKind::Vector => (DType::F32, rows, cols),
-            _ => (weight.dtype, rows.next_multiple_of(128), cols.next_multiple_of(64)),
+        let (rows, cols) = match weight.kind {
+            WeightKind::Vector => (rows, cols),
+            _ => (rows.next_multiple_of(128), cols.next_multiple_of(64)),
         };
+        let dtype = self.kept_dtype(weight);
         let blocks = cols.div_ceil(dtype.block_elements());
         Bytes(dtype.block_bytes()).times(blocks)?.times(rows)
     }
@@ -216,16 +261,15 @@ impl DeviceLayout for StoredLayout {
     /// holds the driver.
     fn graph_bytes(&self, program: &Program, limits: &Limits) -> Result<Bytes, Overflow> {
         let steps = FusedProgram::new(program, self.activations).steps;
-        // Attention may take a second launch; rotary angles take one more.
-        let twice = steps.iter().filter(|step| match step {
-            FusedStep::Attention { .. } => true,
-            FusedStep::Op(at) => matches!(program.ops[*at], Op::PagedAttention(_)),
-            _ => false,
-        });
-        let launches = (steps.len() + twice.count() + 1 + SAMPLE_LAUNCHES) as u64;
-        let widths = u64::from(limits.lanes_max.min(GRAPH_LANES_MAX));
-        let graph = Bytes(LAUNCH_BYTES).times(launches)?.plus(Bytes(GRAPH_BYTES))?;
-        graph.times(widths * run_classes(limits).len() as u64)?.plus(Bytes(GRAPHS_BYTES))
+        let recorded = |width| -> Result<Bytes, Overflow> {
+            let of_steps = steps.iter().map(|step| self.decode_launches(program, step, width));
+            // Rotary angles take one more.
+            let launches = of_steps.sum::<u64>() + 1 + SAMPLE_LAUNCHES;
+            Bytes(LAUNCH_BYTES).times(launches)?.plus(Bytes(GRAPH_BYTES))
+        };
+        let widths = 1..=limits.lanes_max.min(GRAPH_LANES_MAX);
+        let one_class = widths.map(recorded).try_fold(Bytes::ZERO, |sum, one| sum.plus(one?))?;
+        one_class.times(run_classes(limits).len() as u64)?.plus(Bytes(GRAPHS_BYTES))
     }
 
     /// A sortable key and an adjusted logit for each id, parameters, a bias list, and bins.
@@ -246,7 +290,7 @@ impl DeviceLayout for StoredLayout {
     /// Pages are `[layers, 2 (K, V), kv_heads, PAGE_TOKENS, head_dim]`; the number names the
     /// arithmetic of the kernels.
     fn state_format(&self) -> String {
-        format!("cuda 2 {} {}", self.activations.name(), self.kv_format.dtype())
+        format!("cuda 3 {} {}", self.activations.name(), self.kv_format.dtype())
     }
 }
 

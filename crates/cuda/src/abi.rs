@@ -23,6 +23,18 @@ pub(crate) struct Encoded {
     pub(crate) cols: u32,
 }
 
+/// `struct Norm` of `common.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Norm {
+    /// Of few rows; 0: no norm.
+    pub(crate) squares: u64,
+    /// Of more.
+    pub(crate) scales: u64,
+    pub(crate) eps: f32,
+    pub(crate) cols: u32,
+}
+
 /// `struct Part` of `linear.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,8 +54,14 @@ pub(crate) struct Product {
     /// [`SET`], [`ADD`] or [`GLU`].
     pub(crate) mode: u32,
     pub(crate) x: Encoded,
-    /// Of [`GLU`].
+    /// Of `x`.
+    pub(crate) norm: Norm,
+    /// Of [`GLU`], or with `gain`.
     pub(crate) to: Encoded,
+    /// Of the norm of `y` that is made here too, where rows are few; 0: none.
+    pub(crate) gain: u64,
+    /// Of that norm.
+    pub(crate) squares: u64,
 }
 
 /// y = the product.
@@ -53,10 +71,11 @@ pub(crate) const ADD: u32 = 1;
 /// `to` = silu(gate) * up, of the two parts.
 pub(crate) const GLU: u32 = 2;
 
-/// `struct Prepare` of `rows.cu`.
+/// `struct Prepare` of `prepare.cuh`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Prepare {
+    /// 0, of attention: all is ready.
     pub(crate) q: u64,
     pub(crate) k: u64,
     pub(crate) v: u64,
@@ -134,8 +153,11 @@ const _: () = {
     assert!(size_of::<Weight>() == 16 && offset_of!(Weight, rows) == 8);
     assert!(size_of::<Encoded>() == 24 && offset_of!(Encoded, rows) == 16);
     assert!(size_of::<Part>() == 32 && offset_of!(Part, y) == 16);
-    assert!(size_of::<Product>() == 152 && offset_of!(Product, count) == 96);
-    assert!(offset_of!(Product, x) == 104 && offset_of!(Product, to) == 128);
+    assert!(size_of::<Norm>() == 24 && offset_of!(Norm, eps) == 16);
+    assert!(size_of::<Product>() == 192 && offset_of!(Product, count) == 96);
+    assert!(offset_of!(Product, x) == 104 && offset_of!(Product, norm) == 128);
+    assert!(offset_of!(Product, to) == 152 && offset_of!(Product, gain) == 176);
+    assert!(offset_of!(Product, squares) == 184);
     assert!(size_of::<Prepare>() == 144 && offset_of!(Prepare, cos) == 48);
     assert!(offset_of!(Prepare, half) == 64 && offset_of!(Prepare, pool) == 80);
     assert!(offset_of!(Prepare, positions) == 112 && offset_of!(Prepare, stride) == 136);

@@ -221,7 +221,8 @@ impl Device for CudaDevice {
         let bound = self.bound.as_ref().expect("the device is bound before weights are put");
         let weight = &bound.weights[id.0 as usize];
         let at = bound.addresses.weights[id.0 as usize];
-        weights::put(&self.opened.context, memory, uploader, weight, stored, at)
+        let kept = self.layout.kept_dtype(weight);
+        weights::put(&self.opened.context, memory, uploader, weight, kept, stored, at)
     }
 
     fn weights_arrived(&mut self) -> Result<(), DeviceError> {

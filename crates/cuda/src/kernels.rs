@@ -92,7 +92,7 @@ pub(crate) struct TileKernel {
 pub(crate) struct LinearKernels {
     /// For up to 8, 16 and 32 rows.
     pub(crate) few: [Function; 3],
-    /// As `few`, for long rows; none for f32, which takes `many` there.
+    /// As `few`, for long rows; not of f32, which only pairs are multiplied with.
     pub(crate) few_long: Option<[Function; 3]>,
     /// Not of f32.
     pub(crate) few_glu: Option<[Function; 3]>,

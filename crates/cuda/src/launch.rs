@@ -2,9 +2,9 @@
 
 use std::ffi::c_void;
 
-use ignis_backend::{DeviceError, SAMPLE_PART_IDS, is_long};
+use ignis_backend::{DeviceError, FEW_ROWS, SAMPLE_PART_IDS, is_long};
 
-use crate::abi::{Encoded, GLU, PoolView, Prepare, Product, Queries, Samples, Weight};
+use crate::abi::{Encoded, GLU, Norm, PoolView, Prepare, Product, Queries, Samples, Weight};
 use crate::driver::{Context, Function, Shape};
 use crate::kernels::{Kernels, LinearKernels, TileKernel};
 
@@ -64,16 +64,17 @@ impl Launcher<'_> {
         self.go(self.kernels.encode, line(to.rows, 256), args![x, width, to])
     }
 
-    /// Norms of rows of x, encoded; those that `rows_from` names, unless it is 0.
+    /// Rows of x times the gain of a norm, encoded, and what `norm` names for products to finish
+    /// it; those rows that `rows_from` names, unless it is 0.
     pub(crate) fn norm_encode(
         &self,
-        (x, w): (u64, u64),
-        width: u32,
-        eps: f32,
+        (x, gain): (u64, u64),
         rows_from: u64,
         to: Encoded,
+        norm: Norm,
     ) -> Result<(), DeviceError> {
-        let args = args![x, w, width, eps, rows_from, to];
+        let width = to.cols;
+        let args = args![x, gain, width, rows_from, to, norm];
         self.go(self.kernels.norm_encode, line(to.rows, 256), args)
     }
 
@@ -123,23 +124,33 @@ impl Launcher<'_> {
         self.go(self.kernels.prepare[stored], shape, args![p])
     }
 
-    /// Tiles of rows over all their runs, or, of one row each, over `runs` runs side by side.
+    /// Tiles of rows over all their runs, or, of one row each, over `runs` runs side by side: in
+    /// scalars both, on tensor cores the former.
     pub(crate) fn attention(
         &self,
         kernel: &TileKernel,
         queries: Queries,
         pool: PoolView,
-        (tiles, runs): (u32, u32),
+        over: (u32, u32),
     ) -> Result<(), DeviceError> {
-        let chunks = (queries.heads / pool.kv_heads).div_ceil(kernel.rows);
-        let shape = Shape {
-            grid: (tiles, pool.kv_heads * chunks, runs),
-            threads: kernel.threads,
-            shared_bytes: kernel.shared_bytes,
-        };
+        let shape = attention_shape(kernel, &queries, &pool, over);
         // Attention on tensor cores takes the first two.
         let partials = queries.partials;
         self.go(kernel.f, shape, args![queries, pool, partials])
+    }
+
+    /// On tensor cores, rows of a tile each over `runs` runs side by side; each first makes ready
+    /// what `fresh` names, unless that has no queries.
+    pub(crate) fn attend_split(
+        &self,
+        kernel: &TileKernel,
+        queries: Queries,
+        pool: PoolView,
+        fresh: Prepare,
+        over: (u32, u32),
+    ) -> Result<(), DeviceError> {
+        let shape = attention_shape(kernel, &queries, &pool, over);
+        self.go(kernel.f, shape, args![queries, pool, fresh])
     }
 
     /// Joins the runs of rows that attention in scalars has cut.
@@ -193,7 +204,20 @@ fn each(count: u64) -> Shape {
     line(ctas, 256)
 }
 
-/// Which kernel of a format makes these products, and its shape.
+/// A CTA for each tile, part of the heads that share a KV head, and run.
+fn attention_shape(
+    kernel: &TileKernel,
+    queries: &Queries,
+    pool: &PoolView,
+    (tiles, runs): (u32, u32),
+) -> Shape {
+    let chunks = (queries.heads / pool.kv_heads).div_ceil(kernel.rows);
+    let TileKernel { threads, shared_bytes, .. } = *kernel;
+    Shape { grid: (tiles, pool.kv_heads * chunks, runs), threads, shared_bytes }
+}
+
+/// Which kernel of a format makes these products, and its shape. Up to [`FEW_ROWS`] rows lie in an
+/// order of their own, which these kernels read, and write where a norm follows.
 fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
     let glu = p.mode == GLU;
     // Tiles of `height` rows of each matrix; a gated tile has half of them from each.
@@ -202,10 +226,11 @@ fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
         p.parts[..counted].iter().map(|part| part.w.rows.div_ceil(height)).sum()
     };
     let rows = p.x.rows;
+    assert!(rows <= FEW_ROWS || p.gain == 0, "of more rows a norm is a launch of its own");
     if p.x.lo != 0 {
         return match rows {
             0..=8 => (f.exact[0], line(tiles(16), 256)),
-            9..=32 => (f.exact[1], line(tiles(16), 256)),
+            9..=FEW_ROWS => (f.exact[1], line(tiles(16), 256)),
             _ => {
                 let grid = (rows.div_ceil(64), tiles(64), 1);
                 (f.exact_many, Shape { grid, threads: 256, shared_bytes: 0 })
@@ -215,14 +240,14 @@ fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
     let long = is_long(p.x.cols);
     assert!(!(glu && long), "so many columns have two products for it");
     let (few, threads) = match (glu, long) {
-        (true, _) => (Some(f.few_glu.expect("f32 has two products for it")), 256),
-        (false, true) => (f.few_long, 512),
-        (false, false) => (Some(f.few), 256),
+        (true, _) => (f.few_glu.expect("weights in f32 only meet pairs"), 256),
+        (false, true) => (f.few_long.expect("weights in f32 only meet pairs"), 512),
+        (false, false) => (f.few, 256),
     };
-    match (rows, few) {
-        (0..=8, Some(few)) => (few[0], line(tiles(16), threads)),
-        (9..=16, Some(few)) => (few[1], line(tiles(16), threads)),
-        (17..=32, Some(few)) => (few[2], line(tiles(16), threads)),
+    match rows {
+        0..=8 => (few[0], line(tiles(16), threads)),
+        9..=16 => (few[1], line(tiles(16), threads)),
+        17..=FEW_ROWS => (few[2], line(tiles(16), threads)),
         _ => {
             let TileKernel { f, rows: width, threads, shared_bytes } = f.many;
             let grid = (rows.div_ceil(width), tiles(if glu { 64 } else { 128 }), 1);
@@ -235,6 +260,8 @@ fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
 mod tests {
     use super::*;
     use crate::abi::{ADD, Part, SET};
+
+    const FEW: [u32; 5] = [1, 8, 9, 17, FEW_ROWS];
 
     fn kernels() -> LinearKernels {
         let many = TileKernel { f: Function::fake(7), rows: 128, threads: 288, shared_bytes: 9 };
@@ -251,9 +278,35 @@ mod tests {
     fn product(mode: u32, rows: u32, exact: bool) -> Product {
         let part = |rows| Part { w: Weight { blocks: 0, rows, cols: 64 }, y: 0, bias: 0 };
         let x = Encoded { hi: 1, lo: u64::from(exact), rows, cols: 64 };
-        let parts = [part(200), part(200), part(17)];
-        let count = if mode == GLU { 2 } else { 3 };
-        Product { parts, count, mode, x, to: Encoded::default() }
+        Product {
+            parts: [part(200), part(200), part(17)],
+            count: if mode == GLU { 2 } else { 3 },
+            mode,
+            x,
+            norm: Norm::default(),
+            to: Encoded::default(),
+            gain: 0,
+            squares: 0,
+        }
+    }
+
+    #[test]
+    fn a_norm_that_follows_changes_no_kernel_of_few_rows() {
+        for rows in FEW {
+            for exact in [false, true] {
+                let plain = product(ADD, rows, exact);
+                let (f, shape) = product_launch(&kernels(), &plain);
+                let (same, alike) = product_launch(&kernels(), &Product { gain: 1, ..plain });
+                assert!(f == same && shape.grid == alike.grid, "{rows} {exact}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a launch of its own")]
+    fn products_of_many_rows_make_no_norm() {
+        let plain = product(ADD, FEW_ROWS + 1, false);
+        product_launch(&kernels(), &Product { gain: 1, ..plain });
     }
 
     #[test]
@@ -272,8 +325,6 @@ mod tests {
         long.x.cols = 8192;
         let (f, shape) = product_launch(&kernels(), &long);
         assert!(f == Function::fake(12) && shape.threads == 512, "{shape:?}");
-        let (f, _) = product_launch(&LinearKernels { few_long: None, ..kernels() }, &long);
-        assert!(f == Function::fake(7), "f32 has one kernel for long rows");
         assert_eq!(of(ADD, 33, false), (7, (1, 5, 1), 288));
         assert_eq!(of(GLU, 129, false), (7, (2, 4, 1), 288));
         for (rows, f) in [(8, 8), (9, 9), (32, 9)] {

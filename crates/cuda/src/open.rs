@@ -31,7 +31,8 @@ pub struct CudaOptions {
     pub activations: StoredActivations,
     /// Whether a table that is no product's stays in host memory.
     pub tables_on_host: bool,
-    /// Dtypes of the model's matrices, for which kernels are made; `None`: every one there is.
+    /// Dtypes of the model's matrices in its file: kernels are made for how those are kept; `None`:
+    /// every one there is.
     pub dtypes: Option<Vec<DType>>,
     /// Where libraries and machine code lie.
     pub libraries: Libraries,
@@ -95,10 +96,7 @@ pub fn measured(options: &CudaOptions) -> Result<Vec<(PlanLine, Bytes)>, DeviceE
 ///
 /// Errors: `Unavailable`; what the compiler or the driver says.
 pub(crate) fn open(options: &CudaOptions) -> Result<Arc<Opened>, DeviceError> {
-    let formats: Vec<usize> = match &options.dtypes {
-        Some(dtypes) => (0..FORMATS.len()).filter(|&at| dtypes.contains(&FORMATS[at].0)).collect(),
-        None => (0..FORMATS.len()).collect(),
-    };
+    let formats = formats(options);
     let folder = options.libraries.cache.as_deref();
     let mut opened = OPENED.lock().expect("opening a card does not panic");
     let made = match &*opened {
@@ -109,6 +107,15 @@ pub(crate) fn open(options: &CudaOptions) -> Result<Arc<Opened>, DeviceError> {
     let made = Arc::new(made);
     *opened = Some(made.clone());
     Ok(made)
+}
+
+/// Formats that the model's matrices are kept in.
+fn formats(options: &CudaOptions) -> Vec<usize> {
+    let all = FORMATS.map(|(dtype, _)| dtype);
+    let dtypes = options.dtypes.as_deref().unwrap_or(&all);
+    let kept: Vec<DType> =
+        dtypes.iter().map(|&dtype| options.activations.kept_dtype(dtype)).collect();
+    (0..all.len()).filter(|&at| kept.contains(&all[at])).collect()
 }
 
 fn free_on(card: &Card) -> u64 {

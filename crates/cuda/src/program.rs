@@ -1,29 +1,70 @@
 //! A program made ready to run: a flat list of launches with every address resolved.
 
 use ignis_backend::{
-    Addresses, DeviceError, DeviceLayout, EncodedRows, FusedProgram, FusedStep,
+    Addresses, DeviceError, DeviceLayout, EncodedRows, FusedProgram, FusedStep, NormAfter,
     Prepare as PrepareStep, Products, StoredActivations, StoredLayout, StoredScratch,
     encoded_image,
 };
 use ignis_ops::{BufferId, Op, PagedAttention, Program, Rows, WeightId, WeightKind};
 use ignis_types::Limits;
 
-use crate::abi::{ADD, Encoded, GLU, Part, PoolView, Prepare, Product, Queries, SET, Weight};
+use crate::abi::{ADD, Encoded, GLU, Norm, Part, PoolView, Prepare, Product, Queries, SET, Weight};
 use crate::kernels::format_of;
 use crate::memory::Memory;
+
+/// A norm as a launch of its own. Products of `to` finish it, with what `norm` names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormStep {
+    pub(crate) rows: Rows,
+    pub(crate) x: u64,
+    pub(crate) gain: u64,
+    /// Which rows of `x`; 0: all.
+    pub(crate) rows_from: u64,
+    pub(crate) to: Encoded,
+    pub(crate) norm: Norm,
+}
 
 /// One launch, or a few that belong together. Rows of what is encoded are those of the round.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Angles,
-    Embed { format: usize, table: Weight, y: u64 },
-    NormEncode { rows: Rows, x: u64, w: u64, eps: f32, rows_from: u64, to: Encoded },
-    Encode { rows: Rows, x: u64, to: Encoded },
-    SwiGluEncode { rows: Rows, gate: u64, up: u64, to: Encoded },
-    Product { rows: Rows, format: usize, product: Product },
+    Embed {
+        format: usize,
+        table: Weight,
+        y: u64,
+    },
+    NormEncode(NormStep),
+    Encode {
+        rows: Rows,
+        x: u64,
+        to: Encoded,
+    },
+    SwiGluEncode {
+        rows: Rows,
+        gate: u64,
+        up: u64,
+        to: Encoded,
+    },
+    /// With the norm that follows, which a product of few rows makes too.
+    Product {
+        rows: Rows,
+        format: usize,
+        product: Product,
+        then: Option<NormStep>,
+    },
     Prepare(Prepare),
-    Attention { queries: Queries, pool: PoolView },
-    Add { rows: Rows, x: u64, y: u64, width: u32 },
+    /// With what makes queries and keys ready, which some rounds need as a launch of its own.
+    Attention {
+        queries: Queries,
+        pool: PoolView,
+        prepare: Option<Prepare>,
+    },
+    Add {
+        rows: Rows,
+        x: u64,
+        y: u64,
+        width: u32,
+    },
 }
 
 /// A bound program.
@@ -99,14 +140,12 @@ fn name_of(op: &Op) -> &'static str {
 impl Compiler<'_> {
     fn step(&mut self, step: &FusedStep) -> Result<Step, DeviceError> {
         Ok(match step {
-            FusedStep::NormEncode { x, w, eps, gathered, to } => Step::NormEncode {
-                rows: to.rows,
-                x: self.buffer(*x),
-                w: self.vector(*w)?,
-                eps: *eps,
-                rows_from: if *gathered { self.scratch(self.place.scratch.logit_rows) } else { 0 },
-                to: self.encoded(to),
-            },
+            FusedStep::NormEncode { x, w, eps, gathered, to } => {
+                let logit_rows = self.scratch(self.place.scratch.logit_rows);
+                let rows_from = if *gathered { logit_rows } else { 0 };
+                let after = NormAfter { w: *w, eps: *eps, to: *to };
+                Step::NormEncode(NormStep { rows_from, ..self.norm_step(*x, &after)? })
+            }
             FusedStep::Encode { x, to } => {
                 Step::Encode { rows: to.rows, x: self.buffer(*x), to: self.encoded(to) }
             }
@@ -117,17 +156,27 @@ impl Compiler<'_> {
                 to: self.encoded(to),
             },
             FusedStep::Products(products) => self.products(products)?,
-            FusedStep::Glu { x, gate, up, to } => {
+            FusedStep::Glu { x, norm, gate, up, to } => {
                 let (format, gate) = self.matrix(*gate)?;
                 let (_, up) = self.matrix(*up)?;
                 let part = |w| Part { w, ..Part::default() };
-                let parts = [part(gate), part(up), Part::default()];
-                let (source, to) = (self.encoded(x), self.encoded(to));
-                let product = Product { parts, count: 2, mode: GLU, x: source, to };
-                Step::Product { rows: x.rows, format, product }
+                let product = Product {
+                    parts: [part(gate), part(up), Part::default()],
+                    count: 2,
+                    mode: GLU,
+                    x: self.encoded(x),
+                    norm: self.norm(*norm, x),
+                    to: self.encoded(to),
+                    gain: 0,
+                    squares: 0,
+                };
+                Step::Product { rows: x.rows, format, product, then: None }
             }
-            FusedStep::Prepare(step) => self.prepare(step)?,
-            FusedStep::Attention { op, to } => self.attention(op, Some(to))?,
+            FusedStep::Prepare(step) => Step::Prepare(self.prepare(step)?),
+            FusedStep::Attention { op, prepare, to } => {
+                let prepare = prepare.as_ref().map(|step| self.prepare(step)).transpose()?;
+                self.attention(op, prepare, Some(to))?
+            }
             FusedStep::Op(at) => self.op(&self.place.program.ops[*at])?,
         })
     }
@@ -142,7 +191,7 @@ impl Compiler<'_> {
                 self.out.vocab = self.out.vocab.min(table.rows);
                 Step::Embed { format, table, y: self.buffer(op.y) }
             }
-            Op::PagedAttention(op) => self.attention(op, None)?,
+            Op::PagedAttention(op) => self.attention(op, None, None)?,
             Op::AddRows(op) => {
                 let (x, y) = (self.buffer(op.x), self.buffer(op.y));
                 Step::Add { rows: self.rows(op.y), x, y, width: self.width(op.y) }
@@ -160,21 +209,53 @@ impl Compiler<'_> {
             let bias = part.bias.map_or(Ok(0), |bias| self.vector(bias))?;
             *to = Part { w, y: self.buffer(part.y), bias };
         }
-        let count = products.parts.len() as u32;
-        let mode = if products.accumulate { ADD } else { SET };
-        let x = self.encoded(&products.x);
-        let product = Product { parts, count, mode, x, to: Encoded::default() };
-        Ok(Step::Product { rows: products.x.rows, format, product })
+        let written = products.parts[0].y;
+        let then = products.then.as_ref().map(|norm| self.norm_step(written, norm)).transpose()?;
+        let product = Product {
+            parts,
+            count: products.parts.len() as u32,
+            mode: if products.accumulate { ADD } else { SET },
+            x: self.encoded(&products.x),
+            norm: self.norm(products.norm, &products.x),
+            to: then.map_or(Encoded::default(), |step| step.to),
+            gain: then.map_or(0, |step| step.gain),
+            squares: then.map_or(0, |step| step.norm.squares),
+        };
+        Ok(Step::Product { rows: products.x.rows, format, product, then })
     }
 
-    fn prepare(&mut self, step: &PrepareStep) -> Result<Step, DeviceError> {
+    /// A norm of all rows of `x`.
+    fn norm_step(&self, x: BufferId, after: &NormAfter) -> Result<NormStep, DeviceError> {
+        let NormAfter { w, eps, to } = after;
+        Ok(NormStep {
+            rows: to.rows,
+            x: self.buffer(x),
+            gain: self.vector(*w)?,
+            rows_from: 0,
+            to: self.encoded(to),
+            norm: self.norm(Some(*eps), to),
+        })
+    }
+
+    /// What products of `x` finish its norm with, where it has one.
+    fn norm(&self, eps: Option<f32>, x: &EncodedRows) -> Norm {
+        let StoredScratch { squares, scales, .. } = *self.place.scratch;
+        eps.map_or(Norm::default(), |eps| Norm {
+            squares: self.scratch(squares),
+            scales: self.scratch(scales),
+            eps,
+            cols: x.cols,
+        })
+    }
+
+    fn prepare(&mut self, step: &PrepareStep) -> Result<Prepare, DeviceError> {
         self.needs_round_rows(step.q)?;
         self.needs_round_rows(step.k)?;
         let scratch = self.place.scratch;
         let kv = self.place.program.kv;
         let pool = self.pool(0);
         let norm = |w: Option<WeightId>| w.map_or(Ok(0), |w| self.vector(w));
-        Ok(Step::Prepare(Prepare {
+        Ok(Prepare {
             q: self.buffer(step.q),
             k: self.buffer(step.k),
             v: self.buffer(step.v),
@@ -195,7 +276,7 @@ impl Compiler<'_> {
             lanes: self.scratch(scratch.lanes),
             tables: pool.tables,
             stride: pool.stride,
-        }))
+        })
     }
 
     /// The pool, from the keys of `layer` in its first page on.
@@ -218,6 +299,7 @@ impl Compiler<'_> {
     fn attention(
         &mut self,
         op: &PagedAttention,
+        prepare: Option<Prepare>,
         to: Option<&EncodedRows>,
     ) -> Result<Step, DeviceError> {
         self.needs_round_rows(op.q)?;
@@ -236,7 +318,7 @@ impl Compiler<'_> {
             arrived: self.scratch(scratch.arrived),
             partials: self.scratch(scratch.partials),
         };
-        Ok(Step::Attention { queries, pool: self.pool(op.layer) })
+        Ok(Step::Attention { queries, pool: self.pool(op.layer), prepare })
     }
 
     fn needs_round_rows(&self, id: BufferId) -> Result<(), DeviceError> {
@@ -294,7 +376,8 @@ impl Compiler<'_> {
     /// A matrix and its format.
     fn matrix(&self, id: WeightId) -> Result<(usize, Weight), DeviceError> {
         let weight = self.place.program.weight(id);
-        let format = format_of(weight.dtype).ok_or_else(|| unsupported(weight))?;
+        let kept = self.place.layout.kept_dtype(weight);
+        let format = format_of(kept).ok_or_else(|| unsupported(weight))?;
         let bytes = self.place.layout.weight_bytes(weight).expect("it was laid out with it").0;
         let at = self.place.addresses.weights[id.0 as usize];
         let blocks = self.place.memory.address(at, bytes);

@@ -1,12 +1,12 @@
 //! The steps of a bound program, put on the stream for a round.
 
-use ignis_backend::{DeviceError, KvFormat, StoredActivations, StoredLayout};
+use ignis_backend::{DeviceError, FEW_ROWS, KvFormat, StoredLayout};
 use ignis_ops::Rows;
 
-use crate::abi::{Encoded, PoolView, Product, Queries};
+use crate::abi::{Encoded, PoolView, Prepare, Product, Queries};
 use crate::kernels::{HEAD_DIMS, Kernels, TileKernel};
 use crate::launch::{Launcher, SCALAR_THREADS, SPLIT_QUERIES, TILE_QUERIES, attention_shared};
-use crate::program::{Compiled, Step};
+use crate::program::{Compiled, NormStep, Step};
 use crate::round::Counts;
 
 /// The kernels of attention of a load.
@@ -14,7 +14,8 @@ use crate::round::Counts;
 pub(crate) struct Attention {
     pub(crate) tiles: TileKernel,
     pub(crate) split: TileKernel,
-    /// Whether runs are joined by a launch of their own.
+    /// Whether it is in scalars: runs are joined by a launch of their own, and queries and keys
+    /// made ready by another.
     pub(crate) joins: bool,
 }
 
@@ -51,13 +52,12 @@ impl Attention {
             found: u64::from(head_dim),
             expected: "a multiple of 8, at most 256",
         })?;
-        let StoredLayout { kv_format, activations, .. } = layout;
-        if kv_format == KvFormat::Bf16 && activations == StoredActivations::Bf16 {
+        if layout.attends_on_tensor_cores() {
             let chosen = kernels.tensor[width];
             return Ok(Attention { tiles: chosen.tiles, split: chosen.split, joins: false });
         }
-        let chosen = kernels.scalar[stored(kv_format)][width];
-        let value_bytes = kv_format.dtype().block_bytes() as u32;
+        let chosen = kernels.scalar[stored(layout.kv_format)][width];
+        let value_bytes = layout.kv_format.dtype().block_bytes() as u32;
         let kernel = |f, rows| TileKernel {
             f,
             rows,
@@ -116,7 +116,7 @@ impl Walker<'_> {
     fn step(&self, step: &Step) -> Result<(), DeviceError> {
         let Walker { run, fixed, counts } = *self;
         let angles = (fixed.cos, fixed.sin);
-        let encoded = |rows: Rows, to: Encoded| Encoded { rows: self.rows(rows), ..to };
+        let encoded = |rows, to| self.encoded(rows, to);
         match *step {
             Step::Angles => run.rope_angles(
                 fixed.positions,
@@ -129,30 +129,66 @@ impl Walker<'_> {
             Step::Embed { format, table, y } => {
                 run.embed(format, table, fixed.tokens, y, counts.rows)
             }
-            Step::NormEncode { rows, x, w, eps, rows_from, to } => {
-                run.norm_encode((x, w), to.cols, eps, rows_from, encoded(rows, to))
-            }
+            Step::NormEncode(ref norm) => self.norm(norm),
             Step::Encode { rows, x, to } => run.encode(x, to.cols, encoded(rows, to)),
             Step::SwiGluEncode { rows, gate, up, to } => {
                 run.swiglu_encode((gate, up), to.cols, encoded(rows, to))
             }
-            Step::Product { rows, format, ref product } => {
+            Step::Product { rows, format, ref product, ref then } => {
                 let x = encoded(rows, product.x);
                 let to = encoded(rows, product.to);
-                run.product(format, &Product { x, to, ..*product })
+                self.product(format, &Product { x, to, ..*product }, then.as_ref())
             }
             Step::Prepare(ref prepare) => run.prepare(fixed.stored, prepare, counts.rows),
-            Step::Attention { queries, pool } => self.attention(queries, pool),
+            Step::Attention { queries, pool, ref prepare } => {
+                self.attention(queries, pool, prepare.as_ref())
+            }
             Step::Add { rows, x, y, width } => run.add_rows(x, y, self.values(rows, width)),
         }
     }
 
+    fn encoded(&self, rows: Rows, to: Encoded) -> Encoded {
+        Encoded { rows: self.rows(rows), ..to }
+    }
+
+    fn norm(&self, step: &NormStep) -> Result<(), DeviceError> {
+        let to = self.encoded(step.rows, step.to);
+        self.run.norm_encode((step.x, step.gain), step.rows_from, to, step.norm)
+    }
+
+    /// Products, and the norm that follows: of few rows one launch makes both.
+    fn product(
+        &self,
+        format: usize,
+        product: &Product,
+        then: Option<&NormStep>,
+    ) -> Result<(), DeviceError> {
+        match then {
+            Some(norm) if product.x.rows > FEW_ROWS => {
+                self.run.product(format, &Product { gain: 0, ..*product })?;
+                self.norm(norm)
+            }
+            _ => self.run.product(format, product),
+        }
+    }
+
     /// Tiles of rows that are reduced whole, then rows that are cut into runs.
-    fn attention(&self, queries: Queries, pool: PoolView) -> Result<(), DeviceError> {
+    ///
+    /// On tensor cores rows that are cut make ready what they read, each its own; rows of a tile
+    /// read each other's keys, so where there is one a launch before makes all rows ready.
+    fn attention(
+        &self,
+        queries: Queries,
+        pool: PoolView,
+        prepare: Option<&Prepare>,
+    ) -> Result<(), DeviceError> {
         let Walker { run, fixed, counts } = *self;
-        let to = Encoded { rows: counts.rows, ..queries.to };
-        let queries = Queries { to, ..queries };
+        let queries = Queries { to: self.encoded(Rows::Round, queries.to), ..queries };
         let kernels = &fixed.attention;
+        let prepares = counts.tiles == 0 && !kernels.joins;
+        if let (Some(prepare), false) = (prepare, prepares) {
+            run.prepare(fixed.stored, prepare, counts.rows)?;
+        }
         if counts.tiles > 0 {
             run.attention(&kernels.tiles, queries, pool, (counts.tiles, 1))?;
         }
@@ -161,10 +197,12 @@ impl Walker<'_> {
         }
         let tiles = queries.tiles + 8 * u64::from(counts.tiles);
         let cut = Queries { tiles, ..queries };
-        run.attention(&kernels.split, cut, pool, (counts.split, counts.runs))?;
+        let over = (counts.split, counts.runs);
         if kernels.joins {
-            run.attention_join(cut, fixed.head_dim, counts.split)?;
+            run.attention(&kernels.split, cut, pool, over)?;
+            return run.attention_join(cut, fixed.head_dim, counts.split);
         }
-        Ok(())
+        let fresh = prepare.filter(|_| prepares).copied().unwrap_or_default();
+        run.attend_split(&kernels.split, cut, pool, fresh, over)
     }
 }

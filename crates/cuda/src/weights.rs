@@ -1,21 +1,26 @@
 //! Stored tensors into their regions, at load.
 
+use std::borrow::Cow;
+
 use arrayvec::ArrayVec;
+use half::bf16;
 use ignis_backend::DeviceError;
 use ignis_formats::quant;
 use ignis_ops::{RowOrder, WeightKind, WeightSpec};
+use ignis_types::DType;
 
 use crate::blocks::{GROUP_ROWS, group_bytes, write_group};
 use crate::driver::Context;
 use crate::loading::{PIECE_BYTES, Uploader, check_finite, share};
 use crate::memory::Memory;
 
-/// Converts one weight into its region, which starts at `at`.
+/// Converts one weight into its region, which starts at `at`, where it is kept as `kept`.
 pub(crate) fn put(
     context: &Context,
     memory: &Memory,
     uploader: &mut Uploader,
     weight: &WeightSpec,
+    kept: DType,
     stored: &[&[u8]],
     at: u64,
 ) -> Result<(), DeviceError> {
@@ -27,7 +32,7 @@ pub(crate) fn put(
     }
     match weight.kind {
         WeightKind::Vector => memory.write(context, at, &vector(weight, stored)?),
-        _ => put_matrix(context, memory, uploader, weight, stored, at),
+        _ => put_matrix(context, memory, uploader, weight, kept, stored, at),
     }
 }
 
@@ -44,10 +49,11 @@ fn put_matrix(
     memory: &Memory,
     uploader: &mut Uploader,
     weight: &WeightSpec,
+    kept: DType,
     stored: &[u8],
     at: u64,
 ) -> Result<(), DeviceError> {
-    let group = group_bytes(weight.dtype, weight.cols).ok_or_else(|| unsupported(weight))?;
+    let group = group_bytes(kept, weight.cols).ok_or_else(|| unsupported(weight))?;
     let stored_row = weight.dtype.bytes_of(u64::from(weight.cols)).ok().flatten();
     let stored_row = stored_row.ok_or_else(|| unsupported(weight))?.as_usize();
     let rows = weight.rows as usize;
@@ -69,15 +75,31 @@ fn put_matrix(
             let from = (first + i) * GROUP_ROWS;
             let stored = (from..rows.min(from + GROUP_ROWS)).map(|row| {
                 let from = weight.order.stored_row(row as u32) as usize * stored_row;
-                &stored[from..from + stored_row]
+                keep_row(weight.dtype, kept, &stored[from..from + stored_row])
             });
-            let stored: ArrayVec<&[u8], GROUP_ROWS> = stored.collect();
+            let rows: ArrayVec<Cow<'_, [u8]>, GROUP_ROWS> = stored.collect();
+            let rows: ArrayVec<&[u8], GROUP_ROWS> = rows.iter().map(|row| &**row).collect();
             out.fill(0);
-            write_group(weight.dtype, &stored, out);
+            write_group(kept, &rows, out);
         });
         uploader.send(context, memory, at + (first * group) as u64)?;
     }
     Ok(())
+}
+
+/// A stored row as it is kept: as it is, or its values rounded to nearest even in bf16.
+fn keep_row(stored: DType, kept: DType, row: &[u8]) -> Cow<'_, [u8]> {
+    if stored == kept {
+        return Cow::Borrowed(row);
+    }
+    assert_eq!(kept, DType::BF16, "plain values are kept as bf16 or as they are");
+    let mut values = vec![0f32; row.len() / stored.block_bytes() as usize];
+    quant::dequantize(stored, row, &mut values).expect("a whole row of plain values");
+    let mut rounded = vec![0u8; 2 * values.len()];
+    for (to, &value) in rounded.chunks_exact_mut(2).zip(&values) {
+        to.copy_from_slice(&bf16::from_f32(value).to_le_bytes());
+    }
+    Cow::Owned(rounded)
 }
 
 /// A vector's values as the program wants them, f32.
@@ -103,4 +125,28 @@ fn vector(weight: &WeightSpec, stored: &[u8]) -> Result<Vec<u8>, DeviceError> {
         }
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_rows_are_rounded_to_even_or_left() {
+        // Ties of bf16, which keeps seven bits of the fraction: down and up to the even one.
+        let values = [1.0f32, -2.5, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 1.0 + 1.0 / 200.0];
+        let expected = [1.0f32, -2.5, 1.0, 1.0 + 4.0 / 256.0, 1.0 + 2.0 / 256.0];
+        let bf16_row: Vec<u8> =
+            expected.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect();
+        let f32_row: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let f16_row: Vec<u8> =
+            values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect();
+        assert_eq!(keep_row(DType::F32, DType::BF16, &f32_row), bf16_row);
+        assert_eq!(keep_row(DType::F16, DType::BF16, &f16_row), bf16_row);
+        for (dtype, row) in
+            [(DType::F32, &f32_row), (DType::F16, &f16_row), (DType::Q8_0, &f16_row)]
+        {
+            assert!(matches!(keep_row(dtype, dtype, row), Cow::Borrowed(same) if same == row));
+        }
+    }
 }

@@ -35,7 +35,10 @@ struct Product {
     u32 count;
     u32 mode;
     Encoded x;
+    Norm norm; // of x
     Encoded to;
+    const float* gain; // [w.rows], or null
+    float* squares;    // [x.rows, ceil(w.rows / 16)]
 };
 
 // This warp's number, in a way that shows the compiler that its lanes have it in common.

@@ -40,8 +40,8 @@ struct Product {
     Encoded x;
     Norm norm; // of x
     Encoded to;
-    const float* gain;
-    float* squares;
+    const float* gain; // [w.rows], or null
+    float* squares;    // [x.rows, ceil(w.rows / 16)]
 };
 
 // This warp's number, in a way that shows the compiler that its lanes have it in common.

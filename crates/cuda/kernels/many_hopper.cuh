@@ -73,13 +73,15 @@ __device__ __forceinline__ void many_rows(const Product& p) {
     __syncthreads();
     depend_wait();
 
+    float total[64];
+#pragma unroll
+    for (int i = 0; i < 64; i++) total[i] = 0.0f;
     if (warp == 8) {
-        if (lane > 0) return;
         const u16* x = p.x.hi + (u64)blockIdx.x * blocks * 8192;
         // Eight tiles of one matrix, or four of each.
         const Weight& other = glu ? p.parts[1].w : part.w;
         const u32 tile0 = glu ? tile * 4 : tile * 8, tile1 = glu ? tile * 4 : tile * 8 + 4;
-        for (u32 block = 0, stage = 0, phase = 1; block < blocks; block++) {
+        for (u32 block = 0, stage = 0, phase = 1; lane == 0 && block < blocks; block++) {
             barrier_wait(&empty[stage], phase);
             u8* to = stages + stage * S::BYTES;
             barrier_expect(&full[stage], S::FILLED);
@@ -97,43 +99,40 @@ __device__ __forceinline__ void many_rows(const Product& p) {
             }
             if (++stage == S::COUNT) stage = 0, phase ^= 1;
         }
-        return;
-    }
-
-    float total[64], acc[64];
+    } else {
+        float acc[64];
+        u32 block = 0, stage = 0, phase = 0;
+        const u32 slices = slices_of(blocks);
+        for (u32 slice = 0; slice < slices; slice++) {
+            const u32 end = slice_start<F>(blocks, slice + 1, slices);
+            if (block == end) continue;
+            u32 add = 0;
+            for (; block < end; block++) {
+                const u8* from = stages + stage * S::BYTES;
+                barrier_wait(&full[stage], phase);
+                Raw<F> raw;
+                Shared shared;
+                load_block<F, FromShared>(raw, from, S::X + warp * Record<F>::BLOCK, lane);
+                load_shared<F, FromShared>(shared, from, S::SHARED + warp * Record<F>::SHARED, lane);
+                u32 a[4][4];
 #pragma unroll
-    for (int i = 0; i < 64; i++) total[i] = 0.0f;
-    u32 block = 0, stage = 0, phase = 0;
-    const u32 slices = slices_of(blocks);
-    for (u32 slice = 0; slice < slices; slice++) {
-        const u32 end = slice_start<F>(blocks, slice + 1, slices);
-        if (block == end) continue;
-        u32 add = 0;
-        for (; block < end; block++) {
-            const u8* from = stages + stage * S::BYTES;
-            barrier_wait(&full[stage], phase);
-            Raw<F> raw;
-            Shared shared;
-            load_block<F, FromShared>(raw, from, S::X + warp * Record<F>::BLOCK, lane);
-            load_shared<F, FromShared>(shared, from, S::SHARED + warp * Record<F>::SHARED, lane);
-            u32 a[4][4];
+                for (int s = 0; s < 4; s++) fragment<F>(raw, shared, s, a[s]);
+                const u64 b = rows_descriptor(from);
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-            for (int s = 0; s < 4; s++) fragment<F>(raw, shared, s, a[s]);
-            const u64 b = rows_descriptor(from);
-            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-            for (int s = 0; s < 4; s++) {
-                wgmma(acc, a[s], b + s * (256 >> 4), add);
-                add = 1;
+                for (int s = 0; s < 4; s++) {
+                    wgmma(acc, a[s], b + s * (256 >> 4), add);
+                    add = 1;
+                }
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+                if (lane == 0) barrier_arrive(&empty[stage]);
+                if (++stage == S::COUNT) stage = 0, phase ^= 1;
             }
-            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            if (lane == 0) barrier_arrive(&empty[stage]);
-            if (++stage == S::COUNT) stage = 0, phase ^= 1;
-        }
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
-        for (int i = 0; i < 64; i++) total[i] = __fadd_rn(total[i], acc[i]);
+            for (int i = 0; i < 64; i++) total[i] = __fadd_rn(total[i], acc[i]);
+        }
     }
 
     // Results go through shared memory, [128 rows of x, 128 weight rows], so that they leave in
@@ -141,18 +140,28 @@ __device__ __forceinline__ void many_rows(const Product& p) {
     constexpr u32 STRIDE = 128 + 4;
     static_assert(MANY_N * STRIDE * 4 <= S::COUNT * S::BYTES, "the results take the stages' place");
     float* results = (float*)stages;
-    asm volatile("bar.sync 1, 256;" ::: "memory");
-#pragma unroll
-    for (int i = 0; i < 64; i++) {
-        const u32 x_row = i / 4 * 8 + lane % 4 * 2 + i % 2, row = warp * 16 + lane / 4 + i % 4 / 2 * 8;
-        results[x_row * STRIDE + row] = whole<F, false>(total[i]);
-    }
-    asm volatile("bar.sync 1, 256;" ::: "memory");
     const u32 rows = part.w.rows, x_rows = p.x.rows;
+    __syncthreads();
+    if (warp < 8) {
+#pragma unroll
+        for (u32 i = 0; i < 64; i++) {
+            const u32 x_row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            const u32 row = warp * 16 + lane / 4 + i % 4 / 2 * 8;
+            results[x_row * STRIDE + row] = whole<F, false>(total[i]);
+        }
+    }
+    __syncthreads();
+    // The scale of row `i` of x; 1 where there is no norm, which changes no bit.
+    auto scale_of_row = [&](u32 i) {
+        return p.norm.squares != nullptr && i < x_rows ? p.norm.scales[i] : 1.0f;
+    };
     if (!glu) {
         const u32 row = tile * 128 + lane * 4;
-        for (u32 i = warp; i < MANY_N && first_x + i < x_rows; i += 8) {
-            const float4 sum = *(const float4*)(results + i * STRIDE + lane * 4);
+        for (u32 i = warp; i < MANY_N && first_x + i < x_rows; i += MANY_THREADS / WARP) {
+            const float scale = scale_of_row(first_x + i);
+            float4 sum = *(const float4*)(results + i * STRIDE + lane * 4);
+            sum.x = __fmul_rn(sum.x, scale), sum.y = __fmul_rn(sum.y, scale);
+            sum.z = __fmul_rn(sum.z, scale), sum.w = __fmul_rn(sum.w, scale);
             const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
             if (rows % 4 == 0 && row < rows) {
                 put_four(part, p.mode, row, first_x + i, sum);
@@ -163,25 +172,21 @@ __device__ __forceinline__ void many_rows(const Product& p) {
         }
         return;
     }
-    for (u32 i = threadIdx.x; i < MANY_N * 8; i += 256) {
-        const u32 x_row = first_x + i % MANY_N, col = i / MANY_N * 8;
-        const float* gate = results + i % MANY_N * STRIDE + col;
+    // A CTA's columns of the result are one block of 64.
+    for (u32 i = threadIdx.x; i < MANY_N * 8; i += MANY_THREADS) {
+        const u32 x_row = first_x + i % MANY_N, j = i / MANY_N;
+        if (x_row >= x_rows) continue;
+        const float scale = scale_of_row(x_row);
+        const float* gate = results + i % MANY_N * STRIDE + 2 * j;
         float v[8];
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = glu_of(gate[j], gate[64 + j]);
-        if (x_row >= x_rows) continue;
-        if (tile * 64 + col + 8 <= rows) {
-            const uint4 eight = {bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]), bf16_pair(v[4], v[5]),
-                                 bf16_pair(v[6], v[7])};
-            *(uint4*)(p.to.hi + encoded_place(p.to, x_row, tile * 64 + col)) = eight;
-        } else {
-#pragma unroll
-            for (u32 j = 0; j < 8; j++) {
-                if (tile * 64 + col + j < rows) put_encoded(p.to, x_row, tile * 64 + col + j, v[j]);
-            }
+        for (u32 k = 0; k < 8; k++) {
+            const u32 col = k / 2 * 16 + k % 2;
+            v[k] = glu_of(__fmul_rn(gate[col], scale), __fmul_rn(gate[64 + col], scale));
+            if (tile * 64 + 2 * j + col >= rows) v[k] = 0.0f;
         }
+        put_encoded_eight(p.to, x_row, tile * 64, j, v);
     }
-    if (tile + 1 == gridDim.y && threadIdx.x < MANY_N) pad_glu(p, first_x + threadIdx.x);
 }
 
 // Rows of x of a CTA, its threads, its bytes of dynamic shared memory.

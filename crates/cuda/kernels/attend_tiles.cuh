@@ -131,16 +131,45 @@ struct Summed {
         for (int r = 0; r < 2; r++) {
             if (query + 8 * r >= tile.queries) continue;
             const u32 row = tile.row_of(query + 8 * r);
-            const u32 first = tile.head_of(query + 8 * r) * tile.head_dim;
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                const u32 col = first_col + n * 8 + threadIdx.x % 4 * 2;
-                if (col < tile.head_dim) {
-                    put_two(in, row, first + col, in.heads * tile.head_dim,
-                            __fdiv_rn(total[n][2 * r], total_sum[r]),
-                            __fdiv_rn(total[n][2 * r + 1], total_sum[r]));
-                }
+            const u32 head_at = tile.head_of(query + 8 * r) * tile.head_dim;
+            if (N % 8 == 0 && in.to.hi && tile.head_dim % 64 == 0) {
+                put_blocks(in, row, head_at + first_col, tile.head_dim - first_col, r);
+            } else {
+                put_pairs(in, tile, row, head_at, first_col, r);
             }
+        }
+    }
+
+private:
+    __device__ __forceinline__ float result(int n, int r, int o) const {
+        return __fdiv_rn(total[n][2 * r + o], total_sum[r]);
+    }
+
+    // A head of whole blocks of 64 columns: of each block a thread has two pairs of every sixteen,
+    // which lie together. `col` and `cols`: the first, and how many the head has from there.
+    __device__ __forceinline__ void put_blocks(const Queries& in, u32 row, u32 col, u32 cols,
+                                               int r) const {
+#pragma unroll
+        for (int block = 0; block < N / 8; block++) {
+            if (block * 64 >= cols) break;
+#pragma unroll
+            for (int p = 0; p < 2; p++) {
+                float x[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) x[i] = result(block * 8 + i / 2 * 2 + p, r, i % 2);
+                put_encoded_eight(in.to, row, col + block * 64, 4 * p + threadIdx.x % 4, x);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void put_pairs(const Queries& in, const TileOf& tile, u32 row,
+                                              u32 head_at, u32 first_col, int r) const {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const u32 col = first_col + n * 8 + threadIdx.x % 4 * 2;
+            if (col >= tile.head_dim) break;
+            put_two(in, row, head_at + col, in.heads * tile.head_dim, result(n, r, 0),
+                    result(n, r, 1));
         }
     }
 };

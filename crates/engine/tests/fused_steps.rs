@@ -189,8 +189,8 @@ struct Symbols {
     buffers: Vec<u64>,
     /// What was encoded last, and as which rows.
     regions: [(u64, Option<EncodedRows>); 2],
-    /// The row whose squares, or whose scale, were kept last.
-    squares: u64,
+    /// The row whose squares, or whose scale, were kept last, and with which `eps`.
+    squares: (u64, f32),
     /// Whether attention leaves queries and keys in memory as they were, as decode rounds do.
     leaves_raw: bool,
     /// What was stored in the pool, all of it so far.
@@ -206,7 +206,7 @@ fn made(parts: impl Hash) -> u64 {
 impl Symbols {
     fn new(program: &Program, leaves_raw: bool) -> Symbols {
         let buffers = (0..program.buffers.len()).map(|i| made(("nothing", i))).collect();
-        Symbols { buffers, regions: [(0, None); 2], squares: 0, leaves_raw, pool: 0 }
+        Symbols { buffers, regions: [(0, None); 2], squares: (0, 0.0), leaves_raw, pool: 0 }
     }
 
     fn get(&self, id: BufferId) -> u64 {
@@ -234,17 +234,19 @@ impl Symbols {
     }
 
     /// The first half of a norm, which products of it finish.
-    fn encode_norm(&mut self, to: EncodedRows, x: u64, w: WeightId) {
+    fn encode_norm(&mut self, to: EncodedRows, x: u64, w: WeightId, eps: f32) {
         assert_eq!(to.region, 0, "squares are of one region");
         self.encode(to, Self::gained(x, w));
-        self.squares = x;
+        self.squares = (x, eps);
     }
 
     /// What products read, their norm finished.
     fn input(&self, x: EncodedRows, norm: Option<f32>) -> u64 {
         let (value, rows) = self.regions[x.region];
         assert_eq!(rows, Some(x), "other rows were encoded");
-        norm.map_or(value, |eps| Self::scaled(value, self.squares, eps))
+        let (squares, kept_eps) = self.squares;
+        assert!(norm.is_none_or(|eps| eps == kept_eps), "few rows and many have one norm");
+        norm.map_or(value, |eps| Self::scaled(value, squares, eps))
     }
 
     /// Queries and keys as they are made ready; keys and values are stored.
@@ -294,8 +296,7 @@ impl Symbols {
             FusedStep::NormEncode { x, w, eps, gathered, to } => {
                 let x = self.get(*x);
                 let x = if *gathered { made(("gather", x)) } else { x };
-                assert!(eps.is_finite());
-                self.encode_norm(*to, x, *w);
+                self.encode_norm(*to, x, *w, *eps);
             }
             FusedStep::Encode { x, to } => self.encode(*to, self.get(*x)),
             FusedStep::SwiGluEncode { gate, up, to } => {
@@ -311,7 +312,7 @@ impl Symbols {
                     let [part] = &op.parts[..] else { panic!("a row has several writers") };
                     assert_eq!(norm.to.cols, program.weight(part.w).rows, "a row in parts");
                     assert_ne!(norm.to.region, op.x.region, "it is read while it is written");
-                    self.encode_norm(norm.to, self.get(part.y), norm.w);
+                    self.encode_norm(norm.to, self.get(part.y), norm.w, norm.eps);
                 }
             }
             FusedStep::Glu { x, norm, gate, up, to } => {
@@ -397,6 +398,34 @@ fn steps_compute_what_the_ops_say_also_where_programs_are_shuffled() {
             }
         }
     }
+}
+
+#[test]
+fn a_norm_of_other_rows_than_were_written_is_a_step() {
+    let mut program = golden("llama");
+    let at = first(&program, |op| matches!(op, Op::PagedAttention(_))) + 2;
+    let other = BufferId(program.buffers.len() as u32);
+    let Op::RmsNorm(norm) = &mut program.ops[at] else { panic!("the norm of the MLP") };
+    program.buffers.push(program.buffers[norm.x.0 as usize].clone());
+    norm.x = other;
+    assert_eq!(words(&program, Bf16).0[3..6], ["prepare0&attention", "product1+'", "norm"]);
+    check_steps(&program, Bf16, false);
+}
+
+#[test]
+fn a_gated_product_writes_the_region_that_it_does_not_read() {
+    let mut program = golden("llama");
+    let at = first(&program, |op| matches!(op, Op::PagedAttention(_)));
+    let Op::PagedAttention(attention) = &program.ops[at] else { panic!("it was found") };
+    let attended = attention.o;
+    // The MLP takes attended rows, without the product and the norm between.
+    program.ops.drain(at + 1..at + 3);
+    program.head -= 2;
+    let Op::Linear(gate_and_up) = &mut program.ops[at + 1] else { panic!("gate and up") };
+    gate_and_up.x = attended;
+    let layer = ["prepare0&attention", "glu", "product1+", "norm"];
+    assert_eq!(words(&program, Bf16).0[3..7], layer);
+    check_steps(&program, Bf16, true);
 }
 
 const LIMITS: Limits = Limits {

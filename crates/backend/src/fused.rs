@@ -74,12 +74,12 @@ pub struct Products {
     pub parts: Vec<LinearPart>,
     /// Adds to what is there.
     pub accumulate: bool,
-    /// The norm of the rows that they write, of which they are the last to write any part.
+    /// The norm of the rows that they write.
     pub then: Option<NormAfter>,
 }
 
-/// A norm behind the products, of one part, that write the whole of its rows. Its own step it would
-/// be a [`FusedStep::NormEncode`].
+/// A norm right behind products of one part that write the whole of its rows; a step of its own
+/// ([`FusedStep::NormEncode`]) elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub struct NormAfter {
     /// Gain.

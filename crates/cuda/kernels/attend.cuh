@@ -52,16 +52,24 @@ struct Tile {
         return DIM >= 64 ? row % 8 : DIM == 32 ? row / 2 % 4 : row / 4 % 2;
     }
 
-    // Starts to copy the first `held` rows; zeros below and beside them.
+    // Where a piece of a row lies.
+    static __device__ __forceinline__ u32 piece_at(u32 row, u32 piece) {
+        return row * ROW + (piece ^ twist(row)) * 16;
+    }
+
+    // Starts to copy the first `held` rows; zeros below and beside them. Row `left_out` stays as it
+    // is.
     template <int THREADS>
-    static __device__ __forceinline__ void copy(u32 to, const u16* from, u32 head_dim, u32 held) {
+    static __device__ __forceinline__ void copy(u32 to, const u16* from, u32 head_dim, u32 held,
+                                                u32 left_out = PAGE) {
 #pragma unroll
         for (int i = 0; i < (PAGE * PIECES + THREADS - 1) / THREADS; i++) {
             const u32 at = i * THREADS + threadIdx.x;
             if (PAGE * PIECES % THREADS != 0 && at >= PAGE * PIECES) break;
             const u32 row = at / PIECES, piece = at % PIECES;
             const bool real = row < held && piece * 8 < head_dim;
-            copy_async(to + row * ROW + (piece ^ twist(row)) * 16,
+            if (row == left_out) continue;
+            copy_async(to + piece_at(row, piece),
                        real ? from + row * head_dim + piece * 8 : from, real ? 16 : 0);
         }
     }

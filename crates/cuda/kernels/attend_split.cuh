@@ -7,12 +7,20 @@
 template <int DIM>
 struct Split {
     static constexpr u32 RING = 3;                             // tiles: keys, values, keys, ...
+    static constexpr u32 FIRST = RING - 1;                     // that are copied before queries are
     static constexpr u32 KEYS = PAGE / 4;                      // of a warp, for scores
     static constexpr u32 TILES = DIM / 32 > 2 ? DIM / 32 : 2;  // of 8 columns of a warp, for values
     static constexpr u32 WEIGHTS = RING * Tile<DIM>::BYTES;    // where they start
     static constexpr u32 PAGES = WEIGHTS + PAGE * SPLIT_HEADS * 2; // bytes while pages are read
     static constexpr u32 JOIN = 3 * SPLIT_HEADS * RUNS_MAX * 4;    // and while runs are joined
     static constexpr u32 SHARED = PAGES > JOIN ? PAGES : JOIN;
+
+    // Fresh queries are made ready where the last tile of the ring will lie: as rows of a tile, and
+    // behind them what each warp rotates.
+    static constexpr u32 COLUMNS = DIM > WARP ? DIM / WARP : 1; // of a head, each lane
+    static constexpr u32 QUERIES = FIRST * Tile<DIM>::BYTES;
+    static constexpr u32 HELD = QUERIES + SPLIT_HEADS * Tile<DIM>::ROW;
+    static_assert(HELD + SPLIT_THREADS * COLUMNS * 4 <= WEIGHTS, "they are smaller than a tile");
 };
 
 // Counts the CTA, whose threads have met before and meet after, and returns how many were there.
@@ -27,7 +35,8 @@ __device__ __forceinline__ u32 count_arrival(u32* arrived) {
 // What other CTAs wrote, after their arrival.
 __device__ __forceinline__ float2 load_two(const float* from) {
     float2 v;
-    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
     return v;
 }
 
@@ -108,11 +117,77 @@ __device__ __forceinline__ void join_runs(const Queries& in, const float* from, 
     __syncthreads();
 }
 
+// Where a CTA puts the key and the value of its row.
+struct OwnSlot {
+    u16* keys;   // in the pool; null: the row's last page is another CTA's
+    u16* values;
+    u32 tile;    // of the run: the page's keys; the next one has its values
+    u32 row;     // of both
+};
+
+// Makes ready `heads` queries from `head` on, as rows of a tile in shared memory, and the row's key
+// and value. What the round's kernels before wrote is first read here.
+template <int DIM>
+__device__ __forceinline__ void make_ready(const Prepare& p, float scale, u8* tiles, u32 row,
+                                           u32 head, u32 heads, u32 kv_head, const OwnSlot& own) {
+    using S = Split<DIM>;
+    using T = Tile<DIM>;
+    constexpr u32 WARPS = SPLIT_THREADS / WARP, N = S::COLUMNS;
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, head_dim = p.head_dim;
+    float* held = (float*)(tiles + S::HELD) + warp * N * WARP;
+    // The gains of norms come from memory in each round.
+    float q_gain[N], k_gain[N];
+    if (p.q_norm) load_head(q_gain, p.q_norm, head_dim);
+    if (p.k_norm && own.keys) load_head(k_gain, p.k_norm, head_dim);
+    depend_wait();
+
+    // The heads, the key, the value: one after the other in each warp.
+    const u32 count = heads + (own.keys ? 2 : 0);
+    const float* q = p.q + ((u64)row * p.heads + head) * head_dim;
+    const u64 kv_at = ((u64)row * p.kv_heads + kv_head) * head_dim;
+    auto load = [&](float (&x)[N], u32 i) {
+        if (i >= count) return;
+        load_head(x, i < heads ? q + i * head_dim : (i == heads ? p.k : p.v) + kv_at, head_dim);
+    };
+    float next[N];
+    load(next, warp);
+    const Angles<N> angles(p, row);
+    for (u32 i = warp; i < count; i += WARPS) {
+        float x[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) x[n] = next[n];
+        load(next, i + WARPS);
+        if (i < heads && p.q_norm) norm_head(x, q_gain, head_dim, p.eps);
+        if (i == heads && p.k_norm) norm_head(x, k_gain, head_dim, p.eps);
+        if (i <= heads && p.half) rotate_head(x, angles, p.half, held);
+        const u32 tile = own.tile + i - heads;
+        u8* to = tiles + (i < heads ? S::QUERIES : tile * T::BYTES);
+        u16* slot = i == heads ? own.keys : own.values;
+        const u32 at = i < heads ? i : own.row;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const u32 col = lane + n * WARP;
+            if (col >= DIM) continue;
+            const u16 bits = bf16_bits(i < heads ? __fmul_rn(x[n], scale) : x[n]);
+            if (i < heads || tile < S::FIRST) { // copies that begin later bring it
+                *(u16*)(to + T::piece_at(at, col / 8) + col % 8 * 2) = bits;
+            }
+            if (i >= heads && col < head_dim) slot[col] = bits;
+        }
+    }
+}
+
 // One run of one row and up to 16 heads of one KV head; the last CTA of the row and KV head joins.
 // Grid: rows, kv_heads * ceil(group / 16), runs. Partials of a row and head: values
 // [RUNS_MAX, head_dim], then largest and sum [RUNS_MAX, 2].
+//
+// Queries are ready and slots are written, or `fresh` has what makes them so. Then the round has no
+// row but of decode, and the pages of a row, less its own slot, are of rounds before: copies begin
+// while the kernel before still runs. So they leave that slot out, and what they bring meets it in
+// shared memory. Copies that begin later find it in the pool.
 template <int DIM>
-__device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool) {
+__device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool,
+                                             const Prepare& fresh) {
     using S = Split<DIM>;
     using T = Tile<DIM>;
     extern __shared__ __align__(128) u8 tiles[];
@@ -120,7 +195,8 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
     __shared__ u32 is_last;
 
     depend_go();
-    depend_wait();
+    const bool is_fresh = fresh.q != nullptr;
+    if (!is_fresh) depend_wait();
     // Where all rows are cut, as is usual, a row is its own tile: nothing waits for `tiles`.
     const u32 row = in.tiles[2 * blockIdx.x];
     u32 last = in.positions[blockIdx.x], sequence = in.lanes[blockIdx.x];
@@ -128,7 +204,7 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
     const u32* table = pool.tables + (u64)sequence * pool.stride;
     const u32 pages = last / PAGE + 1, length = run_pages(pages);
     const u32 from = blockIdx.z * length;
-    if (from >= pages) return;
+    if (from >= pages) return; // without a wait: the first run's CTAs do
     const u32 to = min(from + length, pages), runs = (pages + length - 1) / length;
 
     const u32 head_dim = pool.head_dim, group = in.heads / pool.kv_heads;
@@ -143,7 +219,7 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
     // Tile 2 i has the keys of page i of the run, tile 2 i + 1 its values.
     u32 ids = table[min(from + lane, to - 1)]; // of 32 pages, one a thread
     auto tile_at = [&](u32 tile) { return ring + tile % S::RING * T::BYTES; };
-    auto copy = [&](u32 tile) {
+    auto copy = [&](u32 tile, u32 left_out) {
         const u32 page = from + tile / 2;
         if (page < to) {
             if (tile > 0 && tile % (2 * WARP) == 0) ids = table[min(page + lane, to - 1)];
@@ -151,19 +227,38 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
             const u16* head = (const u16*)pool.keys + (u64)id * pool.page_values
                 + (u64)kv_head * PAGE * head_dim + tile % 2 * pool.values_at;
             T::template copy<SPLIT_THREADS>(tile_at(tile), head, head_dim,
-                                            min((u32)PAGE, last + 1 - page * PAGE));
+                                            min((u32)PAGE, last + 1 - page * PAGE), left_out);
         }
         copies_end_group();
     };
 #pragma unroll
-    for (int i = 0; i < S::RING; i++) copy(i);
+    for (int i = 0; i < S::FIRST; i++) {
+        copy(i, is_fresh && from + i / 2 + 1 == pages ? last % PAGE : PAGE);
+    }
 
+    const u32 head = kv_head * group + first_head;
     u32 q[DIM / 16][4];
-    const float* q0 = in.q + ((u64)row * in.heads + kv_head * group + first_head + quad) * head_dim;
+    if (is_fresh) {
+        OwnSlot own = {nullptr, nullptr, 2 * (pages - 1 - from), last % PAGE};
+        if (to == pages) {
+            own.keys = (u16*)fresh.pool + (u64)table[pages - 1] * pool.page_values + fresh.layer_at
+                + ((u64)kv_head * PAGE + last % PAGE) * head_dim;
+            own.values = own.keys + pool.values_at;
+        }
+        make_ready<DIM>(fresh, in.scale, tiles, row, head, heads, kv_head, own);
+        __syncthreads();
+        // Rows that are no head's hold anything: they are never put.
 #pragma unroll
-    for (int step = 0; step < DIM / 16; step++) {
-        query_step(q[step], q0, quad < heads, q0 + 8 * head_dim, quad + 8 < heads, step, head_dim,
-                   in.scale);
+        for (int step = 0; step < DIM / 16; step++) {
+            load_matrices(q[step], T::values_at(ring + S::QUERIES, 0, step * 16));
+        }
+    } else {
+        const float* q0 = in.q + ((u64)row * in.heads + head + quad) * head_dim;
+#pragma unroll
+        for (int step = 0; step < DIM / 16; step++) {
+            query_step(q[step], q0, quad < heads, q0 + 8 * head_dim, quad + 8 < heads, step,
+                       head_dim, in.scale);
+        }
     }
 
     float top[2] = {MINUS_INFINITY, MINUS_INFINITY}, sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -176,16 +271,11 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
 
     for (u32 page = from; page < to; page++) {
         const u32 tile = (page - from) * 2;
-        // The values before these keys are done with, and so the keys by the next barrier: their
-        // place in the ring is filled at once.
-        if (tile == 0) {
-            copies_wait<S::RING - 1>();
-            __syncthreads();
-        } else {
-            copies_wait<S::RING - 2>();
-            __syncthreads();
-            copy(tile + S::RING - 1);
-        }
+        // The values before these keys (at first, the queries) are done with, and so the keys by
+        // the next barrier: their place in the ring is filled at once.
+        copies_wait<S::FIRST - 1>();
+        __syncthreads();
+        copy(tile + S::FIRST, PAGE);
         float score[S::KEYS / 8][4];
 #pragma unroll
         for (int n = 0; n < S::KEYS / 8; n++)
@@ -216,7 +306,7 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
             largest_of[warp][quad + 8] = largest[1];
         }
         __syncthreads();
-        copy(tile + S::RING);
+        copy(tile + S::RING, PAGE);
 
         // Weights of those keys; every warp follows the largest scores.
         float keep[2];

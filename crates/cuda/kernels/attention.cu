@@ -1,6 +1,7 @@
 // Attention: what its headers have, and the entries on tensor cores.
 
 #include "common.cuh"
+#include "prepare.cuh"
 #include "attention.cuh"
 #include "attention_scalar.cuh"
 #include "attend.cuh"
@@ -14,7 +15,9 @@
 // Both routes for a width of head; CTAs of each that share a processor.
 #define ATTEND(DIM, SPLITS, TILES)                                                       \
     extern "C" __global__ void __launch_bounds__(SPLIT_THREADS, SPLITS)                  \
-    attend_split_##DIM(Queries in, Pool pool) { attend_split<DIM>(in, pool); }           \
+    attend_split_##DIM(Queries in, Pool pool, const __grid_constant__ Prepare fresh) {   \
+        attend_split<DIM>(in, pool, fresh);                                              \
+    }                                                                                    \
     extern "C" __global__ void __launch_bounds__(Met<DIM>::THREADS, TILES)               \
     attend_tiles_##DIM(Queries in, Pool pool) { Met<DIM>::attend(in, pool); }
 

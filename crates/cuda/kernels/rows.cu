@@ -1,6 +1,7 @@
 // What works on one row at a time: embedding, norms, rotation, the KV slots of a row.
 
 #include "common.cuh"
+#include "prepare.cuh"
 
 // One stored value of a weight, as f32: see `load_block` of `weights.cuh` for where it lies.
 template <int F>
@@ -194,30 +195,6 @@ rope_angles(const u32* positions, const float* inv_freq, u32 half, float magnitu
     }
 }
 
-// What becomes of a row's queries, keys and values before attention.
-struct Prepare {
-    float* q;            // [rows, heads * head_dim]
-    float* k;            // [rows, kv_heads * head_dim]
-    const float* v;      // as k
-    const float* q_norm; // [head_dim]; null: none
-    const float* k_norm;
-    float eps;
-    const float* cos; // [rows, half]
-    const float* sin;
-    u32 half; // 0: no rotation
-    u32 heads;
-    u32 kv_heads;
-    u32 head_dim; // at most 256
-    void* pool;
-    u64 page_values;
-    u64 layer_at;  // from a page's start to the keys of the layer, in values
-    u64 values_at; // from a head's keys to its values
-    const u32* positions;
-    const u32* lanes;
-    const u32* tables;
-    u32 stride;
-};
-
 #define PREPARE_HEADS 4 // of a CTA, at most
 
 // A warp a head: norm, rotation, slot of the pool. Grid: rows, and heads + 2 * kv_heads in CTAs of
@@ -239,45 +216,13 @@ __device__ __forceinline__ void prepare(const Prepare& p) {
     const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
 
     float x[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const u32 at = lane + i * WARP;
-        x[i] = at < p.head_dim ? from[at] : 0.0f;
-    }
+    load_head(x, from, p.head_dim);
     if (norm) {
-        float by[8], squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const u32 at = lane + i * WARP;
-            by[i] = at < p.head_dim ? norm[at] : 0.0f;
-            squares = __fmaf_rn(x[i], x[i], squares);
-        }
-        const float mean = __fdiv_rn(warp_sum(squares), (float)p.head_dim);
-        const float scale = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, p.eps)));
-#pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = __fmul_rn(__fmul_rn(x[i], scale), by[i]);
+        float gain[8];
+        load_head(gain, norm, p.head_dim);
+        norm_head(x, gain, p.head_dim, p.eps);
     }
-    if (p.half && !is_v) {
-        // Partners may be with another thread.
-        float* all = held[warp];
-        const float* c = p.cos + (u64)row * p.half;
-        const float* s = p.sin + (u64)row * p.half;
-#pragma unroll
-        for (int i = 0; i < 8; i++) all[lane + i * WARP] = x[i];
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const u32 at = lane + i * WARP;
-            if (at < p.half) {
-                const float other = all[at + p.half];
-                x[i] = __fsub_rn(__fmul_rn(x[i], c[at]), __fmul_rn(other, s[at]));
-            } else if (at < 2 * p.half) {
-                const float other = all[at - p.half];
-                x[i] = __fadd_rn(__fmul_rn(x[i], c[at - p.half]),
-                                 __fmul_rn(other, s[at - p.half]));
-            }
-        }
-    }
+    if (p.half && !is_v) rotate_head(x, Angles<8>(p, row), p.half, held[warp]);
     if (!is_v && (norm || p.half)) {
         float* to = (is_q ? p.q : p.k) + (from - source);
 #pragma unroll

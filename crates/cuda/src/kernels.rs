@@ -20,8 +20,9 @@ pub struct Source {
 }
 
 /// What files of kernels include: names and texts.
-pub(crate) const HEADERS: [(&str, &str); 10] = [
+pub(crate) const HEADERS: [(&str, &str); 11] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
+    ("prepare.cuh", include_str!("../kernels/prepare.cuh")),
     ("attention.cuh", include_str!("../kernels/attention.cuh")),
     ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
     ("attend.cuh", include_str!("../kernels/attend.cuh")),

@@ -3,7 +3,6 @@
 #define ONES 0x3f803f80u // two bf16
 #define SPLIT_HEADS 16
 #define SPLIT_THREADS 128
-#define FETCH_TILES 2 // beyond those that are copied first
 
 template <int DIM>
 struct Split {
@@ -13,7 +12,8 @@ struct Split {
     static constexpr u32 TILES = DIM / 32 > 2 ? DIM / 32 : 2;  // of 8 columns of a warp, for values
     static constexpr u32 WEIGHTS = RING * Tile<DIM>::BYTES;    // where they start
     static constexpr u32 PAGES = WEIGHTS + PAGE * SPLIT_HEADS * 2; // bytes while pages are read
-    static constexpr u32 JOIN = 3 * SPLIT_HEADS * RUNS_MAX * 4;    // and while runs are joined
+    static constexpr u32 SLOTS = DIM >= 128 ? 16 : 8;              // while runs are joined
+    static constexpr u32 JOIN = (3 * SPLIT_HEADS * RUNS_MAX + SLOTS * SPLIT_THREADS * 4) * 4;
     static constexpr u32 SHARED = PAGES > JOIN ? PAGES : JOIN;
 
     // Fresh queries are made ready where the last tile of the ring will lie: as rows of a tile, and
@@ -36,78 +36,82 @@ __device__ __forceinline__ u32 count_arrival(u32* arrived) {
 // What other CTAs wrote, after their arrival.
 __device__ __forceinline__ float2 load_two(const float* from) {
     float2 v;
-    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ float4 load_four(const float* from) {
-    float4 v;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from) : "memory");
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
     return v;
 }
 
 // Joins the runs of a row for `heads` heads from `head` on, by what `attend_split` left at `from`.
-__device__ __forceinline__ void join_runs(const Queries& in, const float* from, float* shared,
+// It happens once, by one CTA: short code counts, as its instructions come from afar, and so do
+// values that are on their way early. Each thread copies what it joins itself.
+template <int DIM>
+__device__ __forceinline__ void join_runs(const Queries& in, const float* from, u8* shared,
                                           u32 row, u32 head, u32 heads, u32 runs, u32 head_dim) {
-    constexpr u32 AHEAD = 16; // runs whose values are on their way together
-    float* keep_by = shared;  // [SPLIT_HEADS, RUNS_MAX], and so the others
+    constexpr u32 SLOTS = Split<DIM>::SLOTS, STEP = 4, AHEAD = SLOTS - STEP; // of runs
+    float* keep_by = (float*)shared; // [SPLIT_HEADS, RUNS_MAX], and so the others
     float* take_by = keep_by + SPLIT_HEADS * RUNS_MAX;
     float* sums = take_by + SPLIT_HEADS * RUNS_MAX;
+    // [SLOTS, SPLIT_THREADS]
+    float4* parts = (float4*)(sums + SPLIT_HEADS * RUNS_MAX) + threadIdx.x;
     const u32 lane = threadIdx.x % WARP, wide = RUNS_MAX * (head_dim + 2);
     const u32 pieces = head_dim / 4;
-    float4 part[AHEAD];
-    auto load = [&](u32 at, u32 first) {
-        const float* values = from + (u64)(at / pieces) * wide + at % pieces * 4;
+    auto copy = [&](u32 at, u32 first) {
+        const float* values = from + (u64)(at / pieces) * wide + first * head_dim + at % pieces * 4;
+        const u32 to = shared_address(parts + first % SLOTS * SPLIT_THREADS);
 #pragma unroll
-        for (int n = 0; n < AHEAD; n++) {
-            if (first + n < runs) part[n] = load_four(values + (first + n) * head_dim);
+        for (int n = 0; n < STEP; n++) {
+            if (first + n >= runs) break;
+            copy_async(to + n * SPLIT_THREADS * 16, values + n * head_dim, 16);
         }
+        copies_end_group();
     };
-    if (threadIdx.x < heads * pieces) load(threadIdx.x, 0);
+    auto copy_first = [&](u32 at) {
+#pragma unroll 1
+        for (u32 first = 0; first < AHEAD; first += STEP) copy(at, first);
+    };
+    if (threadIdx.x < heads * pieces) copy_first(threadIdx.x);
 
     for (u32 i = threadIdx.x / WARP; i < heads; i += SPLIT_THREADS / WARP) {
-        const float* pairs = from + (u64)i * wide + RUNS_MAX * head_dim + 2 * lane;
-        float2 run[RUNS_MAX / WARP]; // largest and sum
-#pragma unroll
-        for (int h = 0; h < RUNS_MAX / WARP; h++) {
-            run[h] = make_float2(MINUS_INFINITY, 0.0f);
-            if (h * WARP + lane < runs) run[h] = load_two(pairs + 2 * h * WARP);
-        }
+        const float* pairs = from + (u64)i * wide + RUNS_MAX * head_dim;
         float before = MINUS_INFINITY;
-#pragma unroll
-        for (int h = 0; h < RUNS_MAX / WARP; h++) {
-            float largest = fmaxf(run[h].x, before);
+#pragma unroll 1
+        for (u32 run = lane; run - lane < runs; run += WARP) {
+            float2 pair = make_float2(MINUS_INFINITY, 0.0f); // largest and sum
+            if (run < runs) pair = load_two(pairs + 2 * run);
+            float largest = fmaxf(pair.x, before);
 #pragma unroll
             for (int step = 1; step < WARP; step *= 2) {
                 const float other = __shfl_up_sync(ALL_LANES, largest, step);
                 if (lane >= step) largest = fmaxf(largest, other);
             }
             const float left = __shfl_up_sync(ALL_LANES, largest, 1);
-            const u32 place = i * RUNS_MAX + h * WARP + lane;
+            const u32 place = i * RUNS_MAX + run;
             float joined, keep, take;
-            join_weights(lane == 0 ? before : left, run[h].x, joined, keep, take);
-            keep_by[place] = keep, take_by[place] = take, sums[place] = run[h].y;
+            join_weights(lane == 0 ? before : left, pair.x, joined, keep, take);
+            keep_by[place] = keep, take_by[place] = take, sums[place] = pair.y;
             before = __shfl_sync(ALL_LANES, largest, WARP - 1);
         }
     }
     __syncthreads();
     for (u32 at = threadIdx.x; at < heads * pieces; at += SPLIT_THREADS) {
-        const u32 i = at / pieces;
+        if (at != threadIdx.x) copy_first(at);
+        const u32 weights = at / pieces * RUNS_MAX;
         float sum = 0.0f, total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        for (u32 first = 0; first < runs; first += AHEAD) {
-            if (first > 0 || at != threadIdx.x) load(at, first);
+#pragma unroll 1
+        for (u32 first = 0; first < runs; first += STEP) {
+            copy(at, first + AHEAD);
+            copies_wait<AHEAD / STEP>();
 #pragma unroll
-            for (int n = 0; n < AHEAD; n++) {
-                if (first + n < runs) {
-                    const u32 place = i * RUNS_MAX + first + n;
-                    const float keep = keep_by[place], take = take_by[place];
-                    sum = __fmaf_rn(sums[place], take, __fmul_rn(sum, keep));
-                    total[0] = __fmaf_rn(part[n].x, take, __fmul_rn(total[0], keep));
-                    total[1] = __fmaf_rn(part[n].y, take, __fmul_rn(total[1], keep));
-                    total[2] = __fmaf_rn(part[n].z, take, __fmul_rn(total[2], keep));
-                    total[3] = __fmaf_rn(part[n].w, take, __fmul_rn(total[3], keep));
-                }
+            for (int n = 0; n < STEP; n++) {
+                const u32 run = first + n;
+                if (run >= runs) break;
+                const float keep = keep_by[weights + run], take = take_by[weights + run];
+                const float4 part = parts[run % SLOTS * SPLIT_THREADS];
+                sum = __fmaf_rn(sums[weights + run], take, __fmul_rn(sum, keep));
+                total[0] = __fmaf_rn(part.x, take, __fmul_rn(total[0], keep));
+                total[1] = __fmaf_rn(part.y, take, __fmul_rn(total[1], keep));
+                total[2] = __fmaf_rn(part.z, take, __fmul_rn(total[2], keep));
+                total[3] = __fmaf_rn(part.w, take, __fmul_rn(total[3], keep));
             }
         }
         const u32 place = head * head_dim + at * 4, width = in.heads * head_dim;
@@ -117,19 +121,12 @@ __device__ __forceinline__ void join_runs(const Queries& in, const float* from, 
     __syncthreads();
 }
 
-// What is read soon, into the second level of cache, where the card takes it in one piece.
-__device__ __forceinline__ void fetch_ahead(const void* from, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 // Where a CTA puts the key and the value of its row.
 struct OwnSlot {
     u16* keys;   // in the pool; null: the row's last page is another CTA's
     u16* values;
-    u32 tile;    // of the ring, which has the page's keys and then its values; RING: not there yet
-    u32 row;     // of the tile
+    u32 tile;    // of the run: the page's keys; the next one has its values
+    u32 row;     // of both
 };
 
 // Makes ready `heads` queries from `head` on, as rows of a tile in shared memory, and the row's key
@@ -164,10 +161,15 @@ __device__ __forceinline__ void make_ready(const Prepare& p, float scale, u8* ti
 #pragma unroll
         for (int n = 0; n < N; n++) x[n] = next[n];
         load(next, i + WARPS);
-        if (i < heads && p.q_norm) norm_head(x, q_gain, head_dim, p.eps);
-        if (i == heads && p.k_norm) norm_head(x, k_gain, head_dim, p.eps);
+        if (i < heads ? p.q_norm != nullptr : i == heads && p.k_norm) {
+            float gain[N];
+#pragma unroll
+            for (int n = 0; n < N; n++) gain[n] = i < heads ? q_gain[n] : k_gain[n];
+            norm_head(x, gain, head_dim, p.eps);
+        }
         if (i <= heads && p.half) rotate_head(x, angles, p.half, held);
-        u8* to = i < heads ? tiles + S::QUERIES : tiles + (own.tile + i - heads) * T::BYTES;
+        const u32 tile = own.tile + i - heads;
+        u8* to = tiles + (i < heads ? S::QUERIES : tile * T::BYTES);
         u16* slot = i == heads ? own.keys : own.values;
         const u32 at = i < heads ? i : own.row;
 #pragma unroll
@@ -175,7 +177,7 @@ __device__ __forceinline__ void make_ready(const Prepare& p, float scale, u8* ti
             const u32 col = lane + n * WARP;
             if (col >= DIM) continue;
             const u16 bits = bf16_bits(i < heads ? __fmul_rn(x[n], scale) : x[n]);
-            if (i < heads || own.tile < S::RING) {
+            if (i < heads || tile < S::FIRST) { // copies that begin later bring it
                 *(u16*)(to + T::piece_at(at, col / 8) + col % 8 * 2) = bits;
             }
             if (i >= heads && col < head_dim) slot[col] = bits;
@@ -225,32 +227,27 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
     // Tile 2 i has the keys of page i of the run, tile 2 i + 1 its values.
     u32 ids = table[min(from + lane, to - 1)]; // of 32 pages, one a thread
     auto tile_at = [&](u32 tile) { return ring + tile % S::RING * T::BYTES; };
-    auto head_at = [&](u32 id, u32 tile) {
-        return (const u16*)pool.keys + (u64)id * pool.page_values
-            + (u64)kv_head * PAGE * head_dim + tile % 2 * pool.values_at;
-    };
     auto copy = [&](u32 tile, u32 left_out) {
         const u32 page = from + tile / 2;
         if (page < to) {
             if (tile > 0 && tile % (2 * WARP) == 0) ids = table[min(page + lane, to - 1)];
             const u32 id = __shfl_sync(ALL_LANES, ids, tile / 2 % WARP);
-            T::template copy<SPLIT_THREADS>(tile_at(tile), head_at(id, tile), head_dim,
+            const u16* head = (const u16*)pool.keys + (u64)id * pool.page_values
+                + (u64)kv_head * PAGE * head_dim + tile % 2 * pool.values_at;
+            T::template copy<SPLIT_THREADS>(tile_at(tile), head, head_dim,
                                             min((u32)PAGE, last + 1 - page * PAGE), left_out);
         }
         copies_end_group();
     };
-    const u32 own_row = is_fresh && from + 1 == pages ? last % PAGE : PAGE;
-#pragma unroll
-    for (int i = 0; i < S::FIRST; i++) copy(i, own_row);
+#pragma unroll 1
+    for (u32 i = 0; i < S::FIRST; i++) {
+        copy(i, is_fresh && from + i / 2 + 1 == pages ? last % PAGE : PAGE);
+    }
 
     const u32 head = kv_head * group + first_head;
     u32 q[DIM / 16][4];
     if (is_fresh) {
-        const u32 tile = S::FIRST + lane, id = __shfl_sync(ALL_LANES, ids, tile / 2 % WARP);
-        if (warp == 0 && lane < FETCH_TILES && from + tile / 2 < to) {
-            fetch_ahead(head_at(id, tile), PAGE * head_dim * 2);
-        }
-        OwnSlot own = {nullptr, nullptr, own_row < PAGE ? 0 : S::RING, own_row};
+        OwnSlot own = {nullptr, nullptr, 2 * (pages - 1 - from), last % PAGE};
         if (to == pages) {
             own.keys = (u16*)fresh.pool + (u64)table[pages - 1] * pool.page_values + fresh.layer_at
                 + ((u64)kv_head * PAGE + last % PAGE) * head_dim;
@@ -282,8 +279,8 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
 
     for (u32 page = from; page < to; page++) {
         const u32 tile = (page - from) * 2;
-        // The values before these keys (at first, the queries) are done with, and so the keys by the
-        // next barrier: their place in the ring is filled at once.
+        // The values before these keys (at first, the queries) are done with, and so the keys by
+        // the next barrier: their place in the ring is filled at once.
         copies_wait<S::FIRST - 1>();
         __syncthreads();
         copy(tile + S::FIRST, PAGE);
@@ -371,27 +368,32 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
 
     const u64 wide = (u64)RUNS_MAX * (head_dim + 2);
     float* partials = in.partials + ((u64)blockIdx.x * in.heads + kv_head * group) * wide;
-#pragma unroll
+#pragma unroll 1
     for (int r = 0; r < 2; r++) {
         const u32 head = first_head + quad + 8 * r;
-        if (head >= first_head + heads || first_col >= DIM) continue;
-        float* part = partials + head * wide;
+        if (head < first_head + heads && first_col < DIM) {
+            float* part = partials + head * wide;
 #pragma unroll
-        for (int n = 0; n < S::TILES; n++) {
-            const u32 col = first_col + n * 8 + two;
-            if (col >= head_dim) continue;
-            const float a = values[n][2 * r], b = values[n][2 * r + 1];
-            if (runs == 1) { // as it is joined to nothing
-                put_two(in, row, (kv_head * group + head) * head_dim + col, in.heads * head_dim,
-                        __fdiv_rn(__fadd_rn(a, 0.0f), sum[2 * r]),
-                        __fdiv_rn(__fadd_rn(b, 0.0f), sum[2 * r]));
-            } else {
-                *(float2*)(part + blockIdx.z * head_dim + col) = make_float2(a, b);
+            for (int n = 0; n < S::TILES; n++) {
+                const u32 col = first_col + n * 8 + two;
+                if (col >= head_dim) continue;
+                const float a = values[n][0], b = values[n][1];
+                if (runs == 1) { // as it is joined to nothing
+                    put_two(in, row, (kv_head * group + head) * head_dim + col, in.heads * head_dim,
+                            __fdiv_rn(__fadd_rn(a, 0.0f), sum[0]),
+                            __fdiv_rn(__fadd_rn(b, 0.0f), sum[0]));
+                } else {
+                    *(float2*)(part + blockIdx.z * head_dim + col) = make_float2(a, b);
+                }
+            }
+            if (runs > 1 && warp == 0 && two == 0) {
+                *((float2*)(part + RUNS_MAX * head_dim) + blockIdx.z) = make_float2(top[0], sum[0]);
             }
         }
-        if (runs > 1 && warp == 0 && two == 0) {
-            *((float2*)(part + RUNS_MAX * head_dim) + blockIdx.z) = make_float2(top[r], sum[2 * r]);
-        }
+        // The other row of the fragment takes its place: this code, used once, stays short.
+        top[0] = top[1], sum[0] = sum[2];
+#pragma unroll
+        for (int n = 0; n < S::TILES; n++) values[n][0] = values[n][2], values[n][1] = values[n][3];
     }
     if (runs > 1) {
         __syncthreads();
@@ -403,8 +405,8 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
         __syncthreads();
         if (!is_last) return;
         for (u32 head = 0; head < group; head += SPLIT_HEADS) {
-            join_runs(in, partials + head * wide, (float*)tiles, row, kv_head * group + head,
-                      min(group - head, (u32)SPLIT_HEADS), runs, head_dim);
+            join_runs<DIM>(in, partials + head * wide, tiles, row, kv_head * group + head,
+                           min(group - head, (u32)SPLIT_HEADS), runs, head_dim);
         }
     }
     if (in.to.hi && kv_head + 1 == pool.kv_heads) {

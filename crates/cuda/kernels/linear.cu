@@ -21,6 +21,10 @@
 #define SLICES_LONG 16
 #define BLOCKS_LONG 128
 
+#ifndef RING_BYTES
+#define RING_BYTES 5120 // of a warp of eight, about
+#endif
+
 // Products of one input with up to three matrices, counted in tiles of rows one after the other.
 struct Part {
     Weight w;
@@ -208,12 +212,12 @@ __device__ __forceinline__ void pad_glu(const Product& p, u32 x_row) {
 template <int F, int MT, int S>
 struct Ring {
     static constexpr u32 TILE = Record<F>::BLOCK + Record<F>::SHARED, STAGE = MT * TILE;
-    static constexpr u32 FIT = 5120 * SLICES / S / STAGE;
-    static constexpr u32 DEPTH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : FIT >= 2 ? 2 : 1;
-    static constexpr u32 BYTES = DEPTH * STAGE;
-    // Blocks of a turn of the loop: all that share, a part of the ring that fits often, two at least.
+    static constexpr u32 FIT = RING_BYTES * SLICES / S / STAGE;
+    // Blocks that share are fetched in a turn of the loop, which the ring holds at least.
     static constexpr u32 LEAST = Record<F>::SPAN > 2 ? Record<F>::SPAN : 2;
-    static constexpr u32 TURN = DEPTH > 4 ? 4 : DEPTH > LEAST ? DEPTH : LEAST;
+    static constexpr u32 DEPTH = FIT >= 8 ? 8 : FIT >= 4 ? 4 : LEAST;
+    static constexpr u32 TURN = DEPTH > 4 ? 4 : DEPTH;
+    static constexpr u32 BYTES = DEPTH * STAGE;
 };
 
 // Has the compiler keep a value in registers, where it would compute it again at each use.
@@ -232,162 +236,220 @@ __device__ __forceinline__ void begin_copy(u32 to, const u8* from, u32 lane) {
     }
 }
 
-// Few rows: a CTA of a warp a slice does a tile of 16 weight rows; GLU: one of gate and one of up.
-// The first blocks are on their way before the input is there. Grid: tiles of all parts.
-template <int F, int NT, bool GLU, bool EXACT, int S>
-__device__ __forceinline__ void few(const Product& p) {
+// Tiles of 16 rows of all parts; of a gated product, of one part.
+__device__ __forceinline__ u32 tiles_of(const Product& p, bool glu) {
+    u32 tiles = (p.parts[0].w.rows + 15) / 16;
+    if (!glu && p.count > 1) tiles += (p.parts[1].w.rows + 15) / 16;
+    if (!glu && p.count > 2) tiles += (p.parts[2].w.rows + 15) / 16;
+    return tiles;
+}
+
+// Blocks that a warp begins to copy: its slice of one tile after the other.
+template <int F, bool GLU, int S>
+struct Feed {
     using R = Record<F>;
-    constexpr int MT = GLU ? 2 : 1;
+    static constexpr int MT = GLU ? 2 : 1;
     using Blocks = Ring<F, MT, S>;
-    constexpr u32 SUMS = S * MT * NT * 8 * 17 * 4, RINGS = S * Blocks::BYTES;
-    __shared__ __align__(16) u8 memory[RINGS > SUMS ? RINGS : SUMS];
-    __shared__ float scales[NT * 8];
-    const u32 slice = warp_of(), lane = threadIdx.x % WARP;
-    u32 tile = blockIdx.x;
-    const Part part = GLU ? p.parts[0] : part_of(p, 16, tile);
-    const u32 blocks = blocks_of(part.w.cols), first = slice_start<F>(blocks, slice, S);
-    const u32 count = slice_start<F>(blocks, slice + 1, S) - first;
-    u8* ring = memory + slice * Blocks::BYTES;
-    constexpr u32 SPAN_BYTES = 8 * (R::SPAN * R::BLOCK + R::SHARED);
+    static constexpr u32 SPAN_BYTES = 8 * (R::SPAN * R::BLOCK + R::SHARED);
+
+    const Product& p;
+    u32 tiles, first, count; // all tiles; first block of the slice, and how many
+    u32 to;                  // a lane's place in the ring
+    u32 tile, left = 0;      // blocks of this tile that are not on their way
     // A lane's share of the blocks of a turn, and of what is shared.
     const u8* from[MT];
     const u8* shared_from[MT];
-#pragma unroll
-    for (int t = 0; t < MT; t++) {
-        const Weight& w = t == 0 ? part.w : p.parts[1].w;
-        from[t] = w.blocks + block_at<F>(w, tile, first) + lane * 16;
-        shared_from[t] = w.blocks + shared_at<F>(w, tile, first) + lane * 16;
-        keep(from[t]);
-        keep(shared_from[t]);
-    }
-    u32 ring_to = shared_address(ring) + lane * 16;
-    keep(ring_to);
-    // Begins to copy block `i` from those of this turn on into a stage.
-    auto begin = [&](u32 i, u32 stage) {
-        const u32 span = i / R::SPAN * SPAN_BYTES, to = ring_to + stage;
+
+    __device__ __forceinline__ void seek(u32 next, u32 lane) {
+        tile = next;
+        left = tile < tiles ? count : 0;
+        if (left == 0) return;
+        u32 at = tile;
+        const Part part = GLU ? p.parts[0] : part_of(p, 16, at);
 #pragma unroll
         for (int t = 0; t < MT; t++) {
-            begin_copy<R::BLOCK>(to + t * Blocks::TILE,
-                                 from[t] + span + i % R::SPAN * 8 * R::BLOCK, lane);
-            if (i % R::SPAN == 0) {
-                begin_copy<R::SHARED>(to + t * Blocks::TILE + R::BLOCK, shared_from[t] + span, lane);
-            }
+            const Weight& w = t == 0 ? part.w : p.parts[1].w;
+            from[t] = w.blocks + block_at<F>(w, at, first) + lane * 16;
+            shared_from[t] = w.blocks + shared_at<F>(w, at, first) + lane * 16;
+            keep(from[t]);
+            keep(shared_from[t]);
         }
-    };
-#pragma unroll
-    for (u32 i = 0; i < Blocks::DEPTH; i++) {
-        if (i < count) begin(i, i * Blocks::STAGE);
-        asm volatile("cp.async.commit_group;" ::: "memory");
     }
-    // What this thread has of the results: row `row` of the tile, for each row of x that it takes.
-    constexpr u32 ITEMS = (NT * 128 + S * WARP - 1) / (S * WARP);
-    const u32 row = threadIdx.x % 16, first_x_row = threadIdx.x / 16, out_row = tile * 16 + row;
-    const float gain = !GLU && p.gain && out_row < part.w.rows ? p.gain[out_row] : 0.0f;
-    depend_wait();
-    const u32 x_block = p.x.rows * 64; // values from one block of x to the next
-    u32 x = first * x_block + lane / 4 * 64 + lane % 4 * 16;
-    // Of few rows, what the next block needs of x is fetched before this one is computed.
-    constexpr bool EARLY = NT == 1 && !EXACT;
-    u32 b[EARLY ? 2 : 1][EXACT ? 2 : 1][4][NT][2] = {};
-    if (EARLY && count > 0) load_few<NT, EXACT>(b[0], p.x, x, lane);
-    float acc[MT][NT][4];
-    clear(acc);
-    Shared shared[MT];
-    u32 left = count, turn = 0;
-    while (left > 0) {
-        const u32 stages = turn;
-        if (Blocks::TURN < Blocks::DEPTH) turn ^= Blocks::TURN * Blocks::STAGE;
-#pragma unroll
-        for (u32 i = 0; i < Blocks::TURN; i++) {
-            if (i >= left) break;
-            const u32 at = stages + i % Blocks::DEPTH * Blocks::STAGE;
-            const u8* stage = ring + at;
-            asm volatile("cp.async.wait_group %0;" ::"n"(Blocks::DEPTH - 1) : "memory");
-            __syncwarp();
-            Raw<F> raw[MT];
+
+    // Begins to copy block `i` of the turn into a stage.
+    __device__ __forceinline__ void begin(u32 i, u32 stage, u32 lane) {
+        if (i < left) {
+            const u32 span = i / R::SPAN * SPAN_BYTES, at = to + stage;
 #pragma unroll
             for (int t = 0; t < MT; t++) {
-                load_block<F, FromShared>(raw[t], stage, t * Blocks::TILE, lane);
+                begin_copy<R::BLOCK>(at + t * Blocks::TILE,
+                                     from[t] + span + i % R::SPAN * 8 * R::BLOCK, lane);
                 if (i % R::SPAN == 0) {
-                    load_shared<F, FromShared>(shared[t], stage, t * Blocks::TILE + R::BLOCK, lane);
+                    begin_copy<R::SHARED>(at + t * Blocks::TILE + R::BLOCK, shared_from[t] + span,
+                                          lane);
                 }
             }
-            if (!EARLY) load_few<NT, EXACT>(b[0], p.x, x, lane);
-            if (i + 1 < left) x += x_block;
-            if (EARLY) load_few<NT, EXACT>(b[(i + 1) % 2], p.x, x, lane);
-            __syncwarp();
-            if (i + Blocks::DEPTH < left) begin(i + Blocks::DEPTH, at);
-            asm volatile("cp.async.commit_group;" ::: "memory");
-            add_block<F, MT, NT, EXACT>(acc, raw, shared, b[EARLY ? i % 2 : 0]);
         }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+
+    // Goes on to the next turn.
+    __device__ __forceinline__ void advance(u32 lane) {
+        if (left <= Blocks::TURN) {
+            seek(tile + gridDim.x, lane);
+            return;
+        }
+        left -= Blocks::TURN;
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             from[t] += Blocks::TURN / R::SPAN * SPAN_BYTES;
             shared_from[t] += Blocks::TURN / R::SPAN * SPAN_BYTES;
         }
-        left -= min(left, Blocks::TURN);
+    }
+};
+
+// Few rows: a CTA of a warp a slice does a tile of 16 weight rows after the other; GLU: one of gate
+// and one of up. While it ends a tile, blocks of the next are on their way, and the first ones are
+// before the input is there. Grid: as many CTAs as run at a time, or fewer.
+template <int F, int NT, bool GLU, bool EXACT, int S>
+__device__ __forceinline__ void few(const Product& p) {
+    using R = Record<F>;
+    constexpr int MT = GLU ? 2 : 1;
+    using Blocks = Ring<F, MT, S>;
+    extern __shared__ __align__(16) u8 memory[];
+    auto sums = (float (*)[MT][NT * 8][17])(memory + S * Blocks::BYTES);
+    __shared__ float scales[NT * 8];
+#ifdef GO_EARLY
+    depend_go();
+#endif
+    const u32 slice = warp_of(), lane = threadIdx.x % WARP;
+    const u32 blocks = blocks_of(p.x.cols), tiles = tiles_of(p, GLU);
+    const u32 first = slice_start<F>(blocks, slice, S);
+    const u32 count = slice_start<F>(blocks, slice + 1, S) - first;
+    u8* ring = memory + slice * Blocks::BYTES;
+    Feed<F, GLU, S> feed = {p, tiles, first, count, shared_address(ring) + lane * 16};
+    keep(feed.to);
+    feed.seek(blockIdx.x, lane);
+#pragma unroll
+    for (u32 i = 0; i < Blocks::DEPTH; i++) {
+        feed.begin(i % Blocks::TURN, i * Blocks::STAGE, lane);
+        if (i % Blocks::TURN == Blocks::TURN - 1) feed.advance(lane);
+    }
+    depend_wait();
+    const u32 x_block = p.x.rows * 64; // values from one block of x to the next
+    const u32 x_first = first * x_block + lane / 4 * 64 + lane % 4 * 16;
+    // Of few rows, what the next block needs of x is fetched before this one is computed.
+    constexpr bool EARLY = NT == 1 && !EXACT;
+    u32 b[EARLY ? 2 : 1][EXACT ? 2 : 1][4][NT][2] = {};
+    if (EARLY && count > 0) load_few<NT, EXACT>(b[0], p.x, x_first, lane);
+    u32 turn = 0;
+    for (u32 at_tile = blockIdx.x; at_tile < tiles; at_tile += gridDim.x) {
+        float acc[MT][NT][4];
+        clear(acc);
+        Shared shared[MT];
+        u32 x = x_first;
+        for (u32 left = count; left > 0; left -= min(left, Blocks::TURN)) {
+            const u32 stages = turn;
+            if (Blocks::TURN < Blocks::DEPTH) turn ^= Blocks::TURN * Blocks::STAGE;
+#pragma unroll
+            for (u32 i = 0; i < Blocks::TURN; i++) {
+                const u32 at = stages + i * Blocks::STAGE;
+                if (i >= left) {
+                    feed.begin(i, at, lane);
+                    continue;
+                }
+                const u8* stage = ring + at;
+                asm volatile("cp.async.wait_group %0;" ::"n"(Blocks::DEPTH - 1) : "memory");
+                __syncwarp();
+                Raw<F> raw[MT];
+#pragma unroll
+                for (int t = 0; t < MT; t++) {
+                    load_block<F, FromShared>(raw[t], stage, t * Blocks::TILE, lane);
+                    if (i % R::SPAN == 0) {
+                        load_shared<F, FromShared>(shared[t], stage, t * Blocks::TILE + R::BLOCK,
+                                                   lane);
+                    }
+                }
+                if (!EARLY) load_few<NT, EXACT>(b[0], p.x, x, lane);
+                if (i + 1 < left) x += x_block;
+                if (EARLY) load_few<NT, EXACT>(b[(i + 1) % 2], p.x, x, lane);
+                __syncwarp();
+                feed.begin(i, at, lane);
+                add_block<F, MT, NT, EXACT>(acc, raw, shared, b[EARLY ? i % 2 : 0]);
+            }
+            feed.advance(lane);
+        }
+#ifndef GO_EARLY
+        if (at_tile + gridDim.x >= tiles) depend_go();
+#endif
+        if (EARLY && count > 0) load_few<NT, EXACT>(b[0], p.x, x_first, lane);
+
+        // What this thread has of the results: row `row` of the tile, of each row of x it takes.
+        constexpr u32 ITEMS = (NT * 128 + S * WARP - 1) / (S * WARP);
+        u32 tile = at_tile;
+        const Part part = GLU ? p.parts[0] : part_of(p, 16, tile);
+        const u32 row = threadIdx.x % 16, first_x_row = threadIdx.x / 16, out_row = tile * 16 + row;
+        const bool is_normed = p.norm.squares != nullptr;
+        if (is_normed && at_tile == blockIdx.x) {
+            const u32 squares = (p.norm.cols + 15) / 16;
+            for (u32 i = slice; i < p.x.rows; i += S) {
+                scales[i] = row_scale(p.norm.squares + i * squares, p.norm.cols, p.norm.eps);
+            }
+        }
+        auto is_there = [&](u32 x_row) { return x_row < p.x.rows && out_row < part.w.rows; };
+        const float gain = !GLU && p.gain && out_row < part.w.rows ? p.gain[out_row] : 0.0f;
+        float before[ITEMS];
+#pragma unroll
+        for (u32 n = 0; n < ITEMS; n++) {
+            const u32 x_row = first_x_row + n * (S * 2);
+            const bool adds = !GLU && p.mode == ADD && is_there(x_row);
+            before[n] = adds ? part.y[(u64)x_row * part.w.rows + out_row] : 0.0f;
+        }
+        __syncthreads(); // the sums of the tile before are read
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    const u32 x_row = n * 8 + lane % 4 * 2 + c % 2;
+                    sums[slice][t][x_row][lane / 4 + c / 2 * 8] = acc[t][n][c];
+                }
+        __syncthreads();
+#pragma unroll
+        for (u32 n = 0; n < ITEMS; n++) {
+            const u32 x_row = first_x_row + n * (S * 2);
+            if (x_row >= NT * 8) break; // whole warps
+            float sum[MT];
+#pragma unroll
+            for (int t = 0; t < MT; t++) {
+                sum[t] = 0.0f;
+#pragma unroll
+                for (int s = 0; s < S; s++) sum[t] = __fadd_rn(sum[t], sums[s][t][x_row][row]);
+                sum[t] = whole<F, EXACT>(sum[t]);
+                if (is_normed) sum[t] = __fmul_rn(sum[t], scales[x_row]);
+            }
+            if (GLU) {
+                if (is_there(x_row)) put_encoded(p.to, x_row, out_row, glu_of(sum[0], sum[MT - 1]));
+                continue;
+            }
+            float y = 0.0f;
+            if (is_there(x_row)) {
+                y = part.bias ? __fadd_rn(sum[0], part.bias[out_row]) : sum[0];
+                if (p.mode == ADD) y = __fadd_rn(before[n], y);
+                part.y[(u64)x_row * part.w.rows + out_row] = y;
+            }
+            if (p.gain == nullptr) continue;
+            const float squares = sixteen_sum(__fmul_rn(y, y));
+            if (!is_there(x_row)) continue;
+            put_encoded(p.to, x_row, out_row, __fmul_rn(y, gain));
+            if (row == 0) p.squares[x_row * ((part.w.rows + 15) / 16) + tile] = squares;
+        }
+        if ((GLU || p.gain) && at_tile + 1 == tiles && threadIdx.x < p.x.rows) {
+            pad_encoded(p.to, threadIdx.x, 0, 1);
+        }
     }
     depend_go();
-    const bool is_normed = p.norm.squares != nullptr;
-    if (is_normed) {
-        const u32 squares = (p.norm.cols + 15) / 16;
-        for (u32 i = slice; i < p.x.rows; i += S) {
-            scales[i] = row_scale(p.norm.squares + i * squares, p.norm.cols, p.norm.eps);
-        }
-    }
-    auto is_there = [&](u32 x_row) { return x_row < p.x.rows && out_row < part.w.rows; };
-    float before[ITEMS];
-#pragma unroll
-    for (u32 n = 0; n < ITEMS; n++) {
-        const u32 x_row = first_x_row + n * (S * 2);
-        const bool adds = !GLU && p.mode == ADD && is_there(x_row);
-        before[n] = adds ? part.y[(u64)x_row * part.w.rows + out_row] : 0.0f;
-    }
-    // The sums take the rings' place.
-    __syncthreads();
-    auto sums = (float (*)[MT][NT * 8][17])memory;
-#pragma unroll
-    for (int t = 0; t < MT; t++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const u32 x_row = n * 8 + lane % 4 * 2 + c % 2;
-                sums[slice][t][x_row][lane / 4 + c / 2 * 8] = acc[t][n][c];
-            }
-    __syncthreads();
-#pragma unroll
-    for (u32 n = 0; n < ITEMS; n++) {
-        const u32 x_row = first_x_row + n * (S * 2);
-        if (x_row >= NT * 8) break; // whole warps
-        float sum[MT];
-#pragma unroll
-        for (int t = 0; t < MT; t++) {
-            sum[t] = 0.0f;
-#pragma unroll
-            for (int s = 0; s < S; s++) sum[t] = __fadd_rn(sum[t], sums[s][t][x_row][row]);
-            sum[t] = whole<F, EXACT>(sum[t]);
-            if (is_normed) sum[t] = __fmul_rn(sum[t], scales[x_row]);
-        }
-        if (GLU) {
-            if (is_there(x_row)) put_encoded(p.to, x_row, out_row, glu_of(sum[0], sum[MT - 1]));
-            continue;
-        }
-        float y = 0.0f;
-        if (is_there(x_row)) {
-            y = part.bias ? __fadd_rn(sum[0], part.bias[out_row]) : sum[0];
-            if (p.mode == ADD) y = __fadd_rn(before[n], y);
-            part.y[(u64)x_row * part.w.rows + out_row] = y;
-        }
-        if (p.gain == nullptr) continue;
-        const float squares = sixteen_sum(__fmul_rn(y, y));
-        if (!is_there(x_row)) continue;
-        put_encoded(p.to, x_row, out_row, __fmul_rn(y, gain));
-        if (row == 0) p.squares[x_row * ((part.w.rows + 15) / 16) + tile] = squares;
-    }
-    if ((GLU || p.gain) && tile + 1 == gridDim.x && threadIdx.x < p.x.rows) {
-        pad_encoded(p.to, threadIdx.x, 0, 1);
-    }
 }
 
 // Many rows of an exact product: each of 4 x 2 warps does 16 weight rows and 32 rows of x. Grid:
@@ -445,9 +507,16 @@ __device__ __forceinline__ void many_exact(const Product& p) {
 #include "many.cuh"
 #endif
 
+// Bytes of dynamic shared memory of `few`.
+template <int NT, bool GLU, int S>
+constexpr u32 few_shared() {
+    return S * Ring<FORMAT, GLU ? 2 : 1, S>::BYTES + S * (GLU ? 2 : 1) * NT * 8 * 17 * 4;
+}
+
 #define FEW(NAME, NT, GLU, EXACT, S, CTAS)                                               \
     extern "C" __global__ void __launch_bounds__(S * WARP, CTAS)                         \
-    NAME(const __grid_constant__ Product p) { few<FORMAT, NT, GLU, EXACT, S>(p); }
+    NAME(const __grid_constant__ Product p) { few<FORMAT, NT, GLU, EXACT, S>(p); }       \
+    extern "C" __constant__ u32 NAME##_shape[3] = {NT * 8, S * WARP, few_shared<NT, GLU, S>()};
 
 FEW(few_8, 1, false, false, SLICES, 4)
 FEW(few_16, 2, false, false, SLICES, 3)

@@ -507,7 +507,7 @@ __device__ __forceinline__ void many_exact(const Product& p) {
 #include "many.cuh"
 #endif
 
-// Bytes of dynamic shared memory of `few`.
+// Bytes of dynamic shared memory of `few`: rings, and the sums of the slices.
 template <int NT, bool GLU, int S>
 constexpr u32 few_shared() {
     return S * Ring<FORMAT, GLU ? 2 : 1, S>::BYTES + S * (GLU ? 2 : 1) * NT * 8 * 17 * 4;
@@ -516,7 +516,7 @@ constexpr u32 few_shared() {
 #define FEW(NAME, NT, GLU, EXACT, S, CTAS)                                               \
     extern "C" __global__ void __launch_bounds__(S * WARP, CTAS)                         \
     NAME(const __grid_constant__ Product p) { few<FORMAT, NT, GLU, EXACT, S>(p); }       \
-    extern "C" __constant__ u32 NAME##_shape[3] = {NT * 8, S * WARP, few_shared<NT, GLU, S>()};
+    extern "C" __constant__ u32 NAME##_shape[2] = {S * WARP, few_shared<NT, GLU, S>()};
 
 FEW(few_8, 1, false, false, SLICES, 4)
 FEW(few_16, 2, false, false, SLICES, 3)

@@ -95,7 +95,7 @@ impl CudaDevice {
                     expected: "less; use model.kv_format bf16",
                 });
             }
-            allow_shared(context, &kernel)?;
+            allow_shared(context, kernel.f, kernel.shared_bytes)?;
         }
         Ok(chosen)
     }

@@ -197,6 +197,27 @@ impl Context {
         check("cuFuncSetAttribute", result)
     }
 
+    /// CTAs of a kernel that one processor runs at a time.
+    pub(crate) fn ctas_at_a_time(
+        &self,
+        f: Function,
+        threads: u32,
+        shared_bytes: u32,
+    ) -> Result<u32, DeviceError> {
+        let mut count = 0;
+        // SAFETY: writes one number; the function belongs to a module that is never unloaded.
+        let result = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut count,
+                f.0,
+                threads as c_int,
+                shared_bytes as usize,
+            )
+        };
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", result)?;
+        Ok(count as u32)
+    }
+
     /// Starts a kernel on the stream.
     ///
     /// # Safety

@@ -88,18 +88,28 @@ pub(crate) struct TileKernel {
     pub(crate) shared_bytes: u32,
 }
 
+/// A kernel for few rows of inputs, whose CTAs take one tile of a matrix after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FewKernel {
+    pub(crate) f: Function,
+    pub(crate) threads: u32,
+    pub(crate) shared_bytes: u32,
+    /// That the card runs at a time.
+    pub(crate) ctas: u32,
+}
+
 /// Products with weights of one format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinearKernels {
     /// For up to 8, 16 and 32 rows.
-    pub(crate) few: [Function; 3],
+    pub(crate) few: [FewKernel; 3],
     /// As `few`, for long rows; not of f32, which only pairs are multiplied with.
-    pub(crate) few_long: Option<[Function; 3]>,
+    pub(crate) few_long: Option<[FewKernel; 3]>,
     /// Not of f32.
-    pub(crate) few_glu: Option<[Function; 3]>,
+    pub(crate) few_glu: Option<[FewKernel; 3]>,
     pub(crate) many: TileKernel,
     /// Of pairs: for up to 8 and 32 rows.
-    pub(crate) exact: [Function; 2],
+    pub(crate) exact: [FewKernel; 2],
     pub(crate) exact_many: Function,
 }
 
@@ -235,7 +245,7 @@ impl Kernels {
             sample_masses: find(sample, "sample_masses")?,
             sample_draw: find(sample, "sample_draw")?,
         };
-        kernels.take(context, formats, &modules[3..])?;
+        kernels.take(context, card, formats, &modules[3..])?;
         Ok(kernels)
     }
 
@@ -254,18 +264,19 @@ impl Kernels {
     ) -> Result<(), DeviceError> {
         let units: Vec<Unit> = formats.iter().map(|&format| linear_unit(format)).collect();
         let modules = load_units(context, card, folder, &units)?;
-        self.take(context, formats, &modules)
+        self.take(context, card, formats, &modules)
     }
 
     fn take(
         &mut self,
         context: &Context,
+        card: &Card,
         formats: &[usize],
         modules: &[Module],
     ) -> Result<(), DeviceError> {
         for (&format, &module) in formats.iter().zip(modules) {
-            let kernels = linear_kernels(module, format)?;
-            allow_shared(context, &kernels.many)?;
+            let kernels = linear_kernels(context, card, module, format)?;
+            allow_shared(context, kernels.many.f, kernels.many.shared_bytes)?;
             self.linear[format] = Some(kernels);
         }
         Ok(())
@@ -273,24 +284,43 @@ impl Kernels {
 }
 
 /// Lets a kernel have its shared memory.
-pub(crate) fn allow_shared(context: &Context, kernel: &TileKernel) -> Result<(), DeviceError> {
-    if kernel.shared_bytes > 48 * 1024 {
-        context.allow_shared(kernel.f, kernel.shared_bytes)?;
-    }
-    Ok(())
+pub(crate) fn allow_shared(context: &Context, f: Function, bytes: u32) -> Result<(), DeviceError> {
+    if bytes > 48 * 1024 { context.allow_shared(f, bytes) } else { Ok(()) }
 }
 
-fn linear_kernels(module: Module, format: usize) -> Result<LinearKernels, DeviceError> {
+fn linear_kernels(
+    context: &Context,
+    card: &Card,
+    module: Module,
+    format: usize,
+) -> Result<LinearKernels, DeviceError> {
     let [rows, threads, shared_bytes] = module.words(c"many_shape")?;
-    let few = |name: &str| each([8, 16, 32], |rows| find(module, &format!("{name}_{rows}")));
+    let few = |name: &str, rows: u32| few_kernel(context, card, module, &format!("{name}_{rows}"));
+    let widths = |name: &str| each([8, 16, 32], |rows| few(name, rows));
     Ok(LinearKernels {
-        few: few("few")?,
-        few_long: if format == F32 { None } else { Some(few("few_long")?) },
-        few_glu: if format == F32 { None } else { Some(few("few_glu")?) },
+        few: widths("few")?,
+        few_long: if format == F32 { None } else { Some(widths("few_long")?) },
+        few_glu: if format == F32 { None } else { Some(widths("few_glu")?) },
         many: TileKernel { f: find(module, "many")?, rows, threads, shared_bytes },
-        exact: each([8, 32], |rows| find(module, &format!("exact_{rows}")))?,
+        exact: each([8, 32], |rows| few("exact", rows))?,
         exact_many: find(module, "exact_many")?,
     })
+}
+
+/// Finds a kernel by its name, and its threads and shared memory behind that name.
+fn few_kernel(
+    context: &Context,
+    card: &Card,
+    module: Module,
+    name: &str,
+) -> Result<FewKernel, DeviceError> {
+    let f = find(module, name)?;
+    let shape = CString::new(format!("{name}_shape")).expect("names hold no zero byte");
+    let [threads, shared_bytes] = module.words(&shape)?;
+    allow_shared(context, f, shared_bytes)?;
+    let ctas = card.processors * context.ctas_at_a_time(f, threads, shared_bytes)?;
+    assert!(ctas > 0, "{name} fits a processor of every card that is opened");
+    Ok(FewKernel { f, threads, shared_bytes, ctas })
 }
 
 fn scalar_attention(

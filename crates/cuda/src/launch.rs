@@ -6,7 +6,7 @@ use ignis_backend::{DeviceError, FEW_ROWS, SAMPLE_PART_IDS, is_long};
 
 use crate::abi::{Encoded, GLU, Norm, PoolView, Prepare, Product, Queries, Samples, Weight};
 use crate::driver::{Context, Function, Shape};
-use crate::kernels::{Kernels, LinearKernels, TileKernel};
+use crate::kernels::{FewKernel, Kernels, LinearKernels, TileKernel};
 
 /// Heads of a CTA in `prepare`, a warp each, where rows are many.
 const PREPARE_HEADS: u32 = 4;
@@ -227,10 +227,15 @@ fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
     };
     let rows = p.x.rows;
     assert!(rows <= FEW_ROWS || p.gain == 0, "of more rows a norm is a launch of its own");
+    // As many CTAs as run at a time: each takes tile after tile.
+    let few = |kernel: &FewKernel| {
+        let FewKernel { f, threads, shared_bytes, ctas } = *kernel;
+        (f, Shape { grid: (tiles(16).min(ctas), 1, 1), threads, shared_bytes })
+    };
     if p.x.lo != 0 {
         return match rows {
-            0..=8 => (f.exact[0], line(tiles(16), 256)),
-            9..=FEW_ROWS => (f.exact[1], line(tiles(16), 256)),
+            0..=8 => few(&f.exact[0]),
+            9..=FEW_ROWS => few(&f.exact[1]),
             _ => {
                 let grid = (rows.div_ceil(64), tiles(64), 1);
                 (f.exact_many, Shape { grid, threads: 256, shared_bytes: 0 })
@@ -239,15 +244,15 @@ fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
     }
     let long = is_long(p.x.cols);
     assert!(!(glu && long), "so many columns have two products for it");
-    let (few, threads) = match (glu, long) {
-        (true, _) => (f.few_glu.expect("weights in f32 only meet pairs"), 256),
-        (false, true) => (f.few_long.expect("weights in f32 only meet pairs"), 512),
-        (false, false) => (f.few, 256),
+    let kernels = match (glu, long) {
+        (true, _) => f.few_glu.as_ref().expect("weights in f32 only meet pairs"),
+        (false, true) => f.few_long.as_ref().expect("weights in f32 only meet pairs"),
+        (false, false) => &f.few,
     };
     match rows {
-        0..=8 => (few[0], line(tiles(16), threads)),
-        9..=16 => (few[1], line(tiles(16), threads)),
-        17..=FEW_ROWS => (few[2], line(tiles(16), threads)),
+        0..=8 => few(&kernels[0]),
+        9..=16 => few(&kernels[1]),
+        17..=FEW_ROWS => few(&kernels[2]),
         _ => {
             let TileKernel { f, rows: width, threads, shared_bytes } = f.many;
             let grid = (rows.div_ceil(width), tiles(if glu { 64 } else { 128 }), 1);
@@ -265,12 +270,15 @@ mod tests {
 
     fn kernels() -> LinearKernels {
         let many = TileKernel { f: Function::fake(7), rows: 128, threads: 288, shared_bytes: 9 };
+        let few = |threads, ctas| {
+            move |number| FewKernel { f: Function::fake(number), threads, shared_bytes: 5, ctas }
+        };
         LinearKernels {
-            few: [1, 2, 3].map(Function::fake),
-            few_long: Some([11, 12, 13].map(Function::fake)),
-            few_glu: Some([4, 5, 6].map(Function::fake)),
+            few: [1, 2, 3].map(few(256, 30)),
+            few_long: Some([11, 12, 13].map(few(512, 20))),
+            few_glu: Some([4, 5, 6].map(few(256, 12))),
             many,
-            exact: [8, 9].map(Function::fake),
+            exact: [8, 9].map(few(256, 30)),
             exact_many: Function::fake(10),
         }
     }
@@ -319,7 +327,7 @@ mod tests {
         let few = 13 + 13 + 2;
         for (rows, f) in [(1, 1), (8, 1), (9, 2), (16, 2), (17, 3), (32, 3)] {
             assert_eq!(of(SET, rows, false), (f, (few, 1, 1), 256), "{rows}");
-            assert_eq!(of(GLU, rows, false), (f + 3, (13, 1, 1), 256), "{rows}");
+            assert_eq!(of(GLU, rows, false), (f + 3, (12, 1, 1), 256), "13 tiles, 12 at a time");
         }
         let mut long = product(SET, 9, false);
         long.x.cols = 8192;

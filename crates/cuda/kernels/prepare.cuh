@@ -25,12 +25,8 @@ struct Prepare {
     u32 stride;
 };
 
-<<<<<<< HEAD
-// A head is with a warp: lane l has columns l, l + 32 and so on, N of them; zeros from `head_dim` on.
-=======
 // A head is with a warp: lane l has columns l, l + 32 and so on, N of them; zeros from `head_dim`
 // on.
->>>>>>> split
 template <int N>
 __device__ __forceinline__ void load_head(float (&x)[N], const float* from, u32 head_dim) {
 #pragma unroll

@@ -2,17 +2,22 @@
 // reads keys and values where four more warps have put them. A tile in shared memory: for each 64
 // columns 64 rows of 128 bytes; the place of a piece of 16 bytes in its row is XORed with row % 8,
 // which wgmma knows as the swizzle of 128 bytes. It sums along the rows of keys and across those of
-// values.
+// values. Behind the values of a page lie ones, as if they were more of its columns: so the product
+// of weights and values gives the sum of the weights too.
 
 template <int DIM>
 struct Groups {
     static constexpr u32 COUNT = DIM > 64 ? 2 : 3; // that compute
     static constexpr u32 QUERIES = 64 * COUNT, THREADS = 128 * (COUNT + 1);
-    static constexpr u32 BYTES = PAGE * DIM * 2, SLOTS = 8; // tiles: keys, values, keys, ...
-    // Barriers, and tiles from the next multiple of 1,024 on, wherever the multiples of 128 begin.
-    static constexpr u32 SHARED = 1024 + SLOTS * BYTES;
+    static constexpr bool TURNS = COUNT == 2; // three fill each other's gaps without
+    // A page in the ring: a tile of keys, one of values, and ones. A slot is a tile.
+    static constexpr u32 BYTES = PAGE * DIM * 2, ONES_BYTES = PAGE * 128, PAGES = 4;
+    static constexpr u32 SLOTS = 2 * PAGES, PAGE_BYTES = 2 * BYTES + ONES_BYTES;
+    // Barriers, and pages from the next multiple of 1,024 on, wherever the multiples of 128 begin.
+    static constexpr u32 SHARED = 1024 + PAGES * PAGE_BYTES;
     static_assert(2 * SLOTS * 8 <= 128, "the barriers have room");
-    // Registers of a thread: 64 K in all, of which every thread begins with the same share.
+    // Registers of a thread. In all no more than the threads begin with, an equal multiple of 8
+    // each: who asks for more than the others have left over waits for ever.
     static constexpr u32 REGISTERS = COUNT == 2 ? 240 : 160, COPY_REGISTERS = COUNT == 2 ? 24 : 32;
 };
 
@@ -48,8 +53,10 @@ __device__ __forceinline__ void wgmma_end_group() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+// Waits until at most PENDING groups are under way.
+template <int PENDING>
 __device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 // Keeps what is done to registers of a wgmma on its side of a fence or a wait.
@@ -59,6 +66,11 @@ __device__ __forceinline__ void hold(float (&d)[N][4]) {
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int c = 0; c < 4; c++) asm volatile("" : "+f"(d[n][c])::"memory");
+}
+
+__device__ __forceinline__ void hold(float (&d)[4]) {
+#pragma unroll
+    for (int c = 0; c < 4; c++) asm volatile("" : "+f"(d[c])::"memory");
 }
 
 template <int N>
@@ -76,13 +88,12 @@ __device__ __forceinline__ u64 tile_descriptor(u32 address, u32 apart) {
         | (u64)1 << 62;
 }
 
-#define FOUR(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define SIXTEEN(d, i) FOUR(d, i), FOUR(d, i + 1), FOUR(d, i + 2), FOUR(d, i + 3)
+#define FOUR(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+#define SIXTEEN(d, i) FOUR(d[i]), FOUR(d[i + 1]), FOUR(d[i + 2]), FOUR(d[i + 3])
 
-// D = A B, or D += A B: A [64, 16] in registers, B [16, 64] or [16, 128] in shared memory, its rows
-// one after the other (ACROSS) or its columns.
-template <int ACROSS>
-__device__ __forceinline__ void wgmma(float (&d)[8][4], const u32 (&a)[4], u64 b, u32 add) {
+// D = A B, or D += A B: A [64, 16] in registers, B [16, 64] in shared memory, its columns one after
+// the other.
+__device__ __forceinline__ void wgmma_keys(float (&d)[8][4], const u32 (&a)[4], u64 b, u32 add) {
     asm volatile(
         "{\n"
         ".reg .pred add;\n"
@@ -90,27 +101,38 @@ __device__ __forceinline__ void wgmma(float (&d)[8][4], const u32 (&a)[4], u64 b
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, add, 1, 1, %38;\n"
+        "{%32, %33, %34, %35}, %36, add, 1, 1, 0;\n"
         "}"
         : SIXTEEN(d, 0), SIXTEEN(d, 4)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
-template <int ACROSS>
-__device__ __forceinline__ void wgmma(float (&d)[16][4], const u32 (&a)[4], u64 b, u32 add) {
+// D += A B: B [16, 64] or [16, 128], its rows one after the other. The eight columns behind B are
+// ones: sum += A ones.
+__device__ __forceinline__ void wgmma_values(float (&d)[8][4], float (&sum)[4], const u32 (&a)[4],
+                                             u64 b) {
     asm volatile(
-        "{\n"
-        ".reg .pred add;\n"
-        "setp.ne.b32 add, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35}, "
+        "{%36, %37, %38, %39}, %40, 1, 1, 1, 1;"
+        : SIXTEEN(d, 0), SIXTEEN(d, 4), FOUR(sum)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+__device__ __forceinline__ void wgmma_values(float (&d)[16][4], float (&sum)[4], const u32 (&a)[4],
+                                             u64 b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n136k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, add, 1, 1, %70;\n"
-        "}"
-        : SIXTEEN(d, 0), SIXTEEN(d, 4), SIXTEEN(d, 8), SIXTEEN(d, 12)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(ACROSS));
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67}, "
+        "{%68, %69, %70, %71}, %72, 1, 1, 1, 1;"
+        : SIXTEEN(d, 0), SIXTEEN(d, 4), SIXTEEN(d, 8), SIXTEEN(d, 12), FOUR(sum)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 // The four warps that copy: each every fourth tile.
@@ -131,7 +153,8 @@ __device__ __forceinline__ void copy_tiles(const Pool& pool, const TileOf& of, u
         const u16* from = pieces + (u64)id * pool.page_values;
         id = of.table[min(page + 2, of.pages - 1)];
         barrier_wait(empty + slot, tile / S::SLOTS % 2 ^ 1);
-        const u32 to = ring + slot * S::BYTES + piece / 8 * (PAGE * 128) + row * 128;
+        const u32 to = ring + slot / 2 * S::PAGE_BYTES + slot % 2 * S::BYTES
+            + piece / 8 * (PAGE * 128) + row * 128;
 #pragma unroll
         for (int i = 0; i < PAGE / ROWS; i++) {
             copy_async(to + i * ROWS * 128 + (piece % 8 ^ (i * ROWS % 8 | row)) * 16, from,
@@ -146,8 +169,9 @@ __device__ __forceinline__ void copy_tiles(const Pool& pool, const TileOf& of, u
     }
 }
 
-// A group's queries over all their pages. The product of a page's weights with its values is on its
-// way while that of the next keys is asked for; meanwhile other groups have the turn.
+// A group's queries over all their pages. The scores of the next page are on their way while the
+// sums shrink, and the product of weights and values while the next weights are found. It ends in
+// the same round: the compiler lets no product run on from one round of a loop into another.
 template <int DIM>
 __device__ __forceinline__ void meet_tiles(const Queries& in, const Pool& pool, u32 ring, u64* full,
                                            u64* empty) {
@@ -168,63 +192,103 @@ __device__ __forceinline__ void meet_tiles(const Queries& in, const Pool& pool, 
     for (int step = 0; step < DIM / 16; step++) {
         query_step(q[step], q0, real0, q1, real1, step, of.head_dim, in.scale);
     }
-    auto at = [&](u32 tile) { return ring + tile % S::SLOTS * S::BYTES; };
+    const u32 pages = of.pages;
+    auto keys_at = [&](u32 page) { return ring + page % S::PAGES * S::PAGE_BYTES; };
     auto arrive_full = [&](u32 tile) { barrier_wait(full + tile % S::SLOTS, tile / S::SLOTS % 2); };
     auto done_with = [&](u32 tile) {
         if (lane == 0) barrier_arrive(empty + tile % S::SLOTS);
     };
-
-    // Each turn is for the values of one page and the keys of the next. The last group starts as if
-    // it had had the one before; nobody waits for the one after the last.
-    if (next == 0) give_turn(0);
-    take_turn(group);
-    for (u32 page = 0; page < mine; page++) {
-        float score[8][4];
+    float score[8][4], against[2], keep[2];
+    u32 weights[4][4]; // of a page, as wgmma takes them
+    auto begin_scores = [&](u32 page) {
         arrive_full(2 * page);
-        const u64 keys = tile_descriptor(at(2 * page), 16);
+        const u64 keys = tile_descriptor(keys_at(page), 16);
         wgmma_begin();
 #pragma unroll
         for (int step = 0; step < DIM / 16; step++) {
             const u64 columns = keys + step / 4 * (PAGE * 128 >> 4) + step % 4 * (32 >> 4);
-            wgmma<0>(score, q[step], columns, step > 0);
+            wgmma_keys(score, q[step], columns, step > 0);
         }
         wgmma_end_group();
-        give_turn(next);
-        wgmma_wait();
-        hold(score);
-        hold(summed.values);
+    };
+    // Once the values of the page before are summed.
+    auto join = [&](u32 page) {
+        hold(summed.values), hold(summed.sum), hold(weights);
         if (page > 0) done_with(2 * page - 1);
-        done_with(2 * page);
         summed.join(page);
-
-        float against[2];
-        summed.follow(score, page, against);
-        u32 weights[4][4];
-#pragma unroll
-        for (int step = 0; step < 4; step++) summed.weigh(weights[step], score, step, against);
-        arrive_full(2 * page + 1);
-        take_turn(group);
-        const u64 values = tile_descriptor(at(2 * page + 1), PAGE * 128);
-        hold(summed.values);
-        hold(weights);
+    };
+    auto begin_values = [&](u32 page) {
+        join(page);
+        summed.shrink(keep);
+        const u64 values = tile_descriptor(keys_at(page) + S::BYTES, PAGE * 128);
+        hold(summed.values), hold(summed.sum), hold(weights);
         wgmma_begin();
 #pragma unroll
         for (int step = 0; step < 4; step++) {
-            wgmma<1>(summed.values, weights[step], values + step * (16 * 128 >> 4), 1);
+            wgmma_values(summed.values, summed.sum, weights[step], values + step * (16 * 128 >> 4));
         }
         wgmma_end_group();
-    }
-    if (next > 0 || mine < of.pages) give_turn(next);
-    wgmma_wait();
-    hold(summed.values);
-    if (mine > 0) done_with(2 * mine - 1);
-    summed.join(mine);
+    };
+    // From the scores of a page.
+    auto find_weights = [&](u32 page, u32 (&found)[4][4]) {
+        hold(score);
+        done_with(2 * page);
+        summed.leave(page);
+        summed.follow(score, page, against, keep);
+#pragma unroll
+        for (int step = 0; step < 4; step++) summed.weigh(found[step], score, step, against);
+    };
+    // Waits for the values of a page. Its weights take part (no power of two has a sign): else the
+    // compiler would find them behind this wait and the one for products that they go on beside.
+    auto arrive_values = [&](u32 page, const u32 (&found)[4][4]) {
+        u32 any = 0;
+#pragma unroll
+        for (int step = 0; step < 4; step++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) any |= found[step][i];
+        const u32 tile = 2 * page + 1;
+        barrier_wait(full + tile % S::SLOTS, tile / S::SLOTS % 2 + (any >> 31));
+    };
+
+    // Each turn is for the values of one page and the keys of the next. The last group starts as if
+    // it had had the one before; nobody waits for the one after the last.
+    if (S::TURNS && next == 0) give_turn(0);
+    if (mine > 0) {
+        begin_scores(0);
+        wgmma_wait<0>();
+        find_weights(0, weights);
+        arrive_full(1);
 #pragma unroll 1
-    for (u32 page = mine; page < of.pages; page++) {
+        for (u32 page = 0; page + 1 < mine; page++) {
+            if (S::TURNS) take_turn(group);
+            begin_scores(page + 1);
+            begin_values(page);
+            if (S::TURNS) give_turn(next);
+            wgmma_wait<1>();
+            u32 found[4][4];
+            find_weights(page + 1, found);
+            arrive_values(page + 1, found);
+            wgmma_wait<0>();
+            hold(summed.values), hold(summed.sum), hold(weights);
+#pragma unroll
+            for (int step = 0; step < 4; step++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) weights[step][i] = found[step][i];
+        }
+        if (S::TURNS) take_turn(group);
+        begin_values(mine - 1);
+        if (S::TURNS && (next > 0 || mine < pages)) give_turn(next);
+        wgmma_wait<0>();
+        summed.leave(mine);
+        join(mine);
+    }
+    // Pages that only other groups see.
+#pragma unroll 1
+    for (u32 page = mine; page < pages; page++) {
 #pragma unroll 1
         for (u32 tile = 2 * page; tile < 2 * page + 2; tile++) arrive_full(tile), done_with(tile);
-        take_turn(group);
-        if (next > 0 || page + 1 < of.pages) give_turn(next);
+        if (S::TURNS) take_turn(group);
+        if (S::TURNS && (next > 0 || page + 1 < pages)) give_turn(next);
     }
 
     const TileOf again(in, pool, S::QUERIES); // rather than kept in registers
@@ -249,9 +313,15 @@ __device__ __forceinline__ void attend_groups(const Queries& in, const Pool& poo
         }
         barriers_ready();
     }
+    const u32 ring = (shared_address(tiles) + 128 + 1023) / 1024 * 1024;
+    constexpr u32 PIECES = S::ONES_BYTES / 16;
+    uint4* ones = (uint4*)(tiles + (ring - shared_address(tiles)) + 2 * S::BYTES);
+    for (u32 i = threadIdx.x; i < S::PAGES * PIECES; i += S::THREADS) {
+        ones[i / PIECES * (S::PAGE_BYTES / 16) + i % PIECES] = make_uint4(ONES, ONES, ONES, ONES);
+    }
+    show_wgmma();
     __syncthreads();
     depend_wait();
-    const u32 ring = (shared_address(tiles) + 128 + 1023) / 1024 * 1024;
     if (threadIdx.x / 128 == S::COUNT) {
         fewer_registers<S::COPY_REGISTERS>();
         copy_tiles<DIM>(pool, TileOf(in, pool, S::QUERIES), ring, full, empty);

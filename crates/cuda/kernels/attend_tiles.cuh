@@ -1,7 +1,7 @@
 // Attention on tensor cores, prefill: a tile of queries over all their pages.
 
 // A tile of at most `most` queries of one KV head. Grid: tiles, kv_heads * ceil(group / most). The
-// deepest tiles go first.
+// deepest tiles of all heads go first, so that the last CTAs are short ones.
 struct TileOf {
     u32 head_dim, first_row, rows, heads, queries; // heads of a row
     u32 kv_head, head;                             // head: the first one
@@ -12,8 +12,9 @@ struct TileOf {
     __device__ __forceinline__ TileOf(const Queries& in, const Pool& pool, u32 most) {
         head_dim = pool.head_dim;
         const u32 group = in.heads / pool.kv_heads, chunks = (group + most - 1) / most;
-        const u32 first_head = blockIdx.y % chunks * most, at = gridDim.x - 1 - blockIdx.x;
-        kv_head = blockIdx.y / chunks, head = kv_head * group + first_head;
+        const u32 nth = blockIdx.y * gridDim.x + blockIdx.x, chunk = nth % gridDim.y;
+        const u32 first_head = chunk % chunks * most, at = gridDim.x - 1 - nth / gridDim.y;
+        kv_head = chunk / chunks, head = kv_head * group + first_head;
         first_row = in.tiles[2 * at], rows = in.tiles[2 * at + 1];
         heads = min(group - first_head, most), queries = min(rows * heads, most);
         last = in.positions[first_row + rows - 1], pages = last / PAGE + 1;
@@ -33,7 +34,7 @@ struct TileOf {
 template <int N>
 struct Summed {
     u32 position[2], end[2], lowest; // end: of the run under way; lowest: position of the warp's
-    float top[2], sum[4], values[N][4];
+    float top[2], run_top[2], sum[4], values[N][4]; // run_top: of the run that ends
     float total_top[2], total_sum[2], total[N][4];
 
     __device__ __forceinline__ Summed(const Queries& in, const TileOf& tile, u32 first_query) {
@@ -55,8 +56,10 @@ struct Summed {
         }
     }
 
-    // Follows the largest scores of a page; what was summed before shrinks to match.
-    __device__ __forceinline__ void follow(float (&score)[8][4], u32 page, float (&against)[2]) {
+    // Follows the largest scores of a page. What was summed before is to shrink by `keep`; at the
+    // start of a run nothing was, and 1 says so.
+    __device__ __forceinline__ void follow(float (&score)[8][4], u32 page, float (&against)[2],
+                                           float (&keep)[2]) {
         if (page * PAGE + PAGE - 1 > lowest) {
 #pragma unroll
             for (int n = 0; n < 8; n++)
@@ -66,7 +69,6 @@ struct Summed {
                     if (key > position[c / 2]) score[n][c] = MINUS_INFINITY;
                 }
         }
-        float keep[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float largest = MINUS_INFINITY;
@@ -77,38 +79,48 @@ struct Summed {
             const float next = fmaxf(top[r], quad_max(largest));
             // A query that has seen its last page meets no key; nothing of it is joined any more.
             against[r] = next > MINUS_INFINITY ? next : 0.0f;
-            keep[r] = exp2_fast(__fsub_rn(top[r], against[r]));
+            keep[r] = top[r] > MINUS_INFINITY ? exp2_fast(__fsub_rn(top[r], against[r])) : 1.0f;
             top[r] = next;
-        }
-        if (__any_sync(ALL_LANES, keep[0] != 1.0f || keep[1] != 1.0f)) {
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                sum[c] = __fmul_rn(sum[c], keep[c / 2]);
-#pragma unroll
-                for (int n = 0; n < N; n++) values[n][c] = __fmul_rn(values[n][c], keep[c / 2]);
-            }
         }
     }
 
-    // The weights of step `step` of 16 keys, as the left operand of an mma; adds them to the sum.
-    __device__ __forceinline__ void weigh(u32 (&a)[4], const float (&score)[8][4], int step,
-                                          const float (&against)[2]) {
+    __device__ __forceinline__ void shrink(const float (&keep)[2]) {
+        if (!__any_sync(ALL_LANES, keep[0] != 1.0f || keep[1] != 1.0f)) return;
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            sum[c] = __fmul_rn(sum[c], keep[c / 2]);
+#pragma unroll
+            for (int n = 0; n < N; n++) values[n][c] = __fmul_rn(values[n][c], keep[c / 2]);
+        }
+    }
+
+    // The weights of step `step` of 16 keys, as the left operand of an mma.
+    static __device__ __forceinline__ void weigh(u32 (&a)[4], const float (&score)[8][4], int step,
+                                                 const float (&against)[2]) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float* pair = score[2 * step + i / 2] + i % 2 * 2;
             a[i] = bf16_pair(exp2_fast(__fsub_rn(pair[0], against[i % 2])),
                              exp2_fast(__fsub_rn(pair[1], against[i % 2])));
         }
-        mma(sum, a[0], a[1], a[2], a[3], ONES, ONES);
     }
 
-    // Joins a run that ends after `pages` pages.
+    // Where a run ends after `pages` pages, what is followed from here on belongs to the next.
+    __device__ __forceinline__ void leave(u32 pages) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (pages != end[r]) continue;
+            run_top[r] = top[r], top[r] = MINUS_INFINITY;
+        }
+    }
+
+    // Joins the run that was left after `pages` pages, once all of them are summed.
     __device__ __forceinline__ void join(u32 pages) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             if (pages != end[r]) continue;
             float joined, keep, take;
-            join_weights(total_top[r], top[r], joined, keep, take);
+            join_weights(total_top[r], run_top[r], joined, keep, take);
             total_sum[r] = __fmaf_rn(sum[2 * r], take, __fmul_rn(total_sum[r], keep));
             sum[2 * r] = sum[2 * r + 1] = 0.0f;
 #pragma unroll
@@ -118,15 +130,20 @@ struct Summed {
                     total[n][c] = __fmaf_rn(values[n][c], take, __fmul_rn(total[n][c], keep));
                     values[n][c] = 0.0f;
                 }
-            total_top[r] = joined, top[r] = MINUS_INFINITY;
+            total_top[r] = joined;
             const u32 seen = position[r] / PAGE + 1;
             end[r] = min(end[r] + run_pages(seen), seen);
         }
     }
 
+    // Divides and stores the results.
     __device__ __forceinline__ void put(const Queries& in, const TileOf& tile, u32 first_query,
-                                        u32 first_col) const {
+                                        u32 first_col) {
         const u32 query = first_query + threadIdx.x % WARP / 4;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) total[n][c] = __fdiv_rn(total[n][c], total_sum[c / 2]);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             if (query + 8 * r >= tile.queries) continue;
@@ -141,10 +158,6 @@ struct Summed {
     }
 
 private:
-    __device__ __forceinline__ float result(int n, int r, int o) const {
-        return __fdiv_rn(total[n][2 * r + o], total_sum[r]);
-    }
-
     // A head of whole blocks of 64 columns: of each block a thread has two pairs of every sixteen,
     // which lie together. `col` and `cols`: the first, and how many the head has from there.
     __device__ __forceinline__ void put_blocks(const Queries& in, u32 row, u32 col, u32 cols,
@@ -156,7 +169,7 @@ private:
             for (int p = 0; p < 2; p++) {
                 float x[8];
 #pragma unroll
-                for (int i = 0; i < 8; i++) x[i] = result(block * 8 + i / 2 * 2 + p, r, i % 2);
+                for (int i = 0; i < 8; i++) x[i] = total[block * 8 + i / 2 * 2 + p][2 * r + i % 2];
                 put_encoded_eight(in.to, row, col + block * 64, 4 * p + threadIdx.x % 4, x);
             }
         }
@@ -168,8 +181,8 @@ private:
         for (int n = 0; n < N; n++) {
             const u32 col = first_col + n * 8 + threadIdx.x % 4 * 2;
             if (col >= tile.head_dim) break;
-            put_two(in, row, head_at + col, in.heads * tile.head_dim, result(n, r, 0),
-                    result(n, r, 1));
+            put_two(in, row, head_at + col, in.heads * tile.head_dim, total[n][2 * r],
+                    total[n][2 * r + 1]);
         }
     }
 };
@@ -285,12 +298,14 @@ __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool
         next_id = of.table[min(page + 2, pages - 1)];
         if (!mine) continue;
 
-        float against[2];
-        summed.follow(score, page, against);
+        float against[2], keep[2];
+        summed.follow(score, page, against, keep);
+        summed.shrink(keep);
 #pragma unroll
         for (int step = 0; step < 4; step++) {
             u32 a[4];
             summed.weigh(a, score, step, against);
+            mma(summed.sum, a[0], a[1], a[2], a[3], ONES, ONES);
 #pragma unroll
             for (int n = 0; n < S::TILES; n += 2) {
                 u32 b[4];
@@ -299,6 +314,7 @@ __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool
                 mma(summed.values[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
             }
         }
+        summed.leave(page + 1);
         summed.join(page + 1);
     }
 

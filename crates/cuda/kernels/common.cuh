@@ -46,6 +46,19 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return value;
 }
 
+// Near 1 / x and 1 / sqrt(x), within two units in the last place.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float value;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
+}
+
+__device__ __forceinline__ float reciprocal_root_fast(float x) {
+    float value;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
+}
+
 // The sum over a warp in one tree; every lane has it.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
@@ -152,6 +165,15 @@ __device__ __forceinline__ void put_encoded(const Encoded& e, u32 row, u32 col, 
 
 __device__ __forceinline__ u32 encoded_cols(const Encoded& to) { return (to.cols + 63) / 64 * 64; }
 
+// `put_encoded` where rows are few; EXACT: with what rounding takes off.
+template <bool EXACT>
+__device__ __forceinline__ void put_encoded_few(const Encoded& to, u32 row, u32 col, float value) {
+    const u32 place = (col / 64 * to.rows + row) * 64 + col % 64;
+    const u16 hi = bf16_bits(value);
+    to.hi[place] = hi;
+    if (EXACT) to.lo[place] = bf16_bits(__fsub_rn(value, bf16_value(hi)));
+}
+
 // What rounding to `hi` took off.
 __device__ __forceinline__ u32 rest_pair(u32 hi, float a, float b) {
     return bf16_pair(__fsub_rn(a, low_value(hi)), __fsub_rn(b, high_value(hi)));
@@ -219,7 +241,8 @@ __device__ __forceinline__ float sixteen_sum(float value) {
 __device__ __forceinline__ float row_scale(const float* squares, u32 cols, float eps) {
     float sum = 0.0f;
     for (u32 i = threadIdx.x % WARP; i < (cols + 15) / 16; i += WARP) sum = __fadd_rn(sum, squares[i]);
-    return __frcp_rn(__fsqrt_rn(__fadd_rn(__fdiv_rn(warp_sum(sum), (float)cols), eps)));
+    const float mean = __fmul_rn(warp_sum(sum), reciprocal_fast((float)cols));
+    return reciprocal_root_fast(__fadd_rn(mean, eps));
 }
 
 // How a weight is stored. See `blocks.rs`, which writes it.

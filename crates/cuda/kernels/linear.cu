@@ -21,9 +21,9 @@
 #define SLICES_LONG 16
 #define BLOCKS_LONG 128
 
-#ifndef RING_BYTES
-#define RING_BYTES 5120 // of a warp of eight, about
-#endif
+// Of a ring, about, where eight warps have one each. Plain weights need no work that other CTAs of
+// a processor could do meanwhile: fewer CTAs with more on their way are faster.
+#define RING_BYTES (FORMAT == 0 || FORMAT == 1 ? 10240 : 5120)
 
 // Products of one input with up to three matrices, counted in tiles of rows one after the other.
 struct Part {
@@ -195,7 +195,8 @@ __device__ __forceinline__ void put_four(const Part& part, u32 mode, u32 row, u3
 }
 
 __device__ __forceinline__ float glu_of(float gate, float up) {
-    return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, expf(-gate))), up);
+    const float below = __fadd_rn(1.0f, exp2_fast(__fmul_rn(gate, -1.4426950408889634f)));
+    return __fmul_rn(__fmul_rn(gate, reciprocal_fast(below)), up);
 }
 
 __device__ __forceinline__ void put_glu(const Product& p, u32 row, u32 x_row, float gate, float up) {
@@ -319,9 +320,7 @@ __device__ __forceinline__ void few(const Product& p) {
     extern __shared__ __align__(16) u8 memory[];
     auto sums = (float (*)[MT][NT * 8][17])(memory + S * Blocks::BYTES);
     __shared__ float scales[NT * 8];
-#ifdef GO_EARLY
     depend_go();
-#endif
     const u32 slice = warp_of(), lane = threadIdx.x % WARP;
     const u32 blocks = blocks_of(p.x.cols), tiles = tiles_of(p, GLU);
     const u32 first = slice_start<F>(blocks, slice, S);
@@ -348,40 +347,55 @@ __device__ __forceinline__ void few(const Product& p) {
         clear(acc);
         Shared shared[MT];
         u32 x = x_first;
-        for (u32 left = count; left > 0; left -= min(left, Blocks::TURN)) {
+        // Takes block `i` of a turn from its stage, which the feed fills again.
+        auto take = [&](u32 i, u32 at, auto& now, auto fetch_next) {
+            const u8* stage = ring + at;
+            asm volatile("cp.async.wait_group %0;" ::"n"(Blocks::DEPTH - 1) : "memory");
+            __syncwarp();
+            Raw<F> raw[MT];
+#pragma unroll
+            for (int t = 0; t < MT; t++) {
+                load_block<F, FromShared>(raw[t], stage, t * Blocks::TILE, lane);
+                if (i % R::SPAN == 0) {
+                    load_shared<F, FromShared>(shared[t], stage, t * Blocks::TILE + R::BLOCK, lane);
+                }
+            }
+            fetch_next();
+            __syncwarp();
+            feed.begin(i, at, lane);
+            add_block<F, MT, NT, EXACT>(acc, raw, shared, now);
+        };
+        u32 left = count;
+        for (; left >= Blocks::TURN; left -= Blocks::TURN) {
             const u32 stages = turn;
             if (Blocks::TURN < Blocks::DEPTH) turn ^= Blocks::TURN * Blocks::STAGE;
 #pragma unroll
             for (u32 i = 0; i < Blocks::TURN; i++) {
-                const u32 at = stages + i * Blocks::STAGE;
-                if (i >= left) {
-                    feed.begin(i, at, lane);
-                    continue;
-                }
-                const u8* stage = ring + at;
-                asm volatile("cp.async.wait_group %0;" ::"n"(Blocks::DEPTH - 1) : "memory");
-                __syncwarp();
-                Raw<F> raw[MT];
-#pragma unroll
-                for (int t = 0; t < MT; t++) {
-                    load_block<F, FromShared>(raw[t], stage, t * Blocks::TILE, lane);
-                    if (i % R::SPAN == 0) {
-                        load_shared<F, FromShared>(shared[t], stage, t * Blocks::TILE + R::BLOCK,
-                                                   lane);
-                    }
-                }
-                if (!EARLY) load_few<NT, EXACT>(b[0], p.x, x, lane);
-                if (i + 1 < left) x += x_block;
-                if (EARLY) load_few<NT, EXACT>(b[(i + 1) % 2], p.x, x, lane);
-                __syncwarp();
-                feed.begin(i, at, lane);
-                add_block<F, MT, NT, EXACT>(acc, raw, shared, b[EARLY ? i % 2 : 0]);
+                take(i, stages + i * Blocks::STAGE, b[EARLY ? i % 2 : 0], [&] {
+                    if (!EARLY) load_few<NT, EXACT>(b[0], p.x, x, lane);
+                    if (i + 1 < Blocks::TURN || left > Blocks::TURN) x += x_block;
+                    if (EARLY) load_few<NT, EXACT>(b[(i + 1) % 2], p.x, x, lane);
+                });
             }
             feed.advance(lane);
         }
-#ifndef GO_EARLY
-        if (at_tile + gridDim.x >= tiles) depend_go();
-#endif
+        if (left > 0) {
+            const u32 stages = turn;
+            if (Blocks::TURN < Blocks::DEPTH) turn ^= Blocks::TURN * Blocks::STAGE;
+#pragma unroll 1
+            for (u32 i = 0; i < Blocks::TURN; i++) {
+                const u32 at = stages + i * Blocks::STAGE;
+                if (i < left) {
+                    take(i, at, b[0], [&] {
+                        load_few<NT, EXACT>(b[0], p.x, x, lane);
+                        x += x_block;
+                    });
+                } else {
+                    feed.begin(i, at, lane);
+                }
+            }
+            feed.advance(lane);
+        }
         if (EARLY && count > 0) load_few<NT, EXACT>(b[0], p.x, x_first, lane);
 
         // What this thread has of the results: row `row` of the tile, of each row of x it takes.
@@ -430,7 +444,8 @@ __device__ __forceinline__ void few(const Product& p) {
                 if (is_normed) sum[t] = __fmul_rn(sum[t], scales[x_row]);
             }
             if (GLU) {
-                if (is_there(x_row)) put_encoded(p.to, x_row, out_row, glu_of(sum[0], sum[MT - 1]));
+                const float y = glu_of(sum[0], sum[MT - 1]);
+                if (is_there(x_row)) put_encoded_few<EXACT>(p.to, x_row, out_row, y);
                 continue;
             }
             float y = 0.0f;
@@ -442,14 +457,17 @@ __device__ __forceinline__ void few(const Product& p) {
             if (p.gain == nullptr) continue;
             const float squares = sixteen_sum(__fmul_rn(y, y));
             if (!is_there(x_row)) continue;
-            put_encoded(p.to, x_row, out_row, __fmul_rn(y, gain));
+            put_encoded_few<EXACT>(p.to, x_row, out_row, __fmul_rn(y, gain));
             if (row == 0) p.squares[x_row * ((part.w.rows + 15) / 16) + tile] = squares;
         }
         if ((GLU || p.gain) && at_tile + 1 == tiles && threadIdx.x < p.x.rows) {
-            pad_encoded(p.to, threadIdx.x, 0, 1);
+            const u32 end = encoded_cols(p.to);
+#pragma unroll 1
+            for (u32 col = p.to.cols; col < end; col++) {
+                put_encoded_few<EXACT>(p.to, threadIdx.x, col, 0.0f);
+            }
         }
     }
-    depend_go();
 }
 
 // Many rows of an exact product: each of 4 x 2 warps does 16 weight rows and 32 rows of x. Grid:

@@ -1,6 +1,6 @@
 //! The kernels: their sources, how they are compiled for a card, and where each one is.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::path::Path;
 
 use ignis_backend::DeviceError;
@@ -88,6 +88,14 @@ pub(crate) struct TileKernel {
     pub(crate) shared_bytes: u32,
 }
 
+/// Products of many rows: tiles of 128 weight rows and of as many rows of x as `tile` says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ManyKernel {
+    pub(crate) tile: TileKernel,
+    /// CTAs that stay and take one tile after the other; `None`: one for each tile.
+    pub(crate) ctas: Option<u32>,
+}
+
 /// Products with weights of one format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinearKernels {
@@ -97,7 +105,9 @@ pub(crate) struct LinearKernels {
     pub(crate) few_long: Option<[Function; 3]>,
     /// Not of f32.
     pub(crate) few_glu: Option<[Function; 3]>,
-    pub(crate) many: TileKernel,
+    pub(crate) many: ManyKernel,
+    /// Summed in one chain; on Hopper alone.
+    pub(crate) many_fast: Option<ManyKernel>,
     /// Of pairs: for up to 8 and 32 rows.
     pub(crate) exact: [Function; 2],
     pub(crate) exact_many: Function,
@@ -235,7 +245,7 @@ impl Kernels {
             sample_masses: find(sample, "sample_masses")?,
             sample_draw: find(sample, "sample_draw")?,
         };
-        kernels.take(context, formats, &modules[3..])?;
+        kernels.take(context, card, formats, &modules[3..])?;
         Ok(kernels)
     }
 
@@ -254,18 +264,21 @@ impl Kernels {
     ) -> Result<(), DeviceError> {
         let units: Vec<Unit> = formats.iter().map(|&format| linear_unit(format)).collect();
         let modules = load_units(context, card, folder, &units)?;
-        self.take(context, formats, &modules)
+        self.take(context, card, formats, &modules)
     }
 
     fn take(
         &mut self,
         context: &Context,
+        card: &Card,
         formats: &[usize],
         modules: &[Module],
     ) -> Result<(), DeviceError> {
         for (&format, &module) in formats.iter().zip(modules) {
-            let kernels = linear_kernels(module, format)?;
-            allow_shared(context, &kernels.many)?;
+            let kernels = linear_kernels(module, card, format)?;
+            for many in [Some(kernels.many), kernels.many_fast].into_iter().flatten() {
+                allow_shared(context, &many.tile)?;
+            }
             self.linear[format] = Some(kernels);
         }
         Ok(())
@@ -280,14 +293,33 @@ pub(crate) fn allow_shared(context: &Context, kernel: &TileKernel) -> Result<(),
     Ok(())
 }
 
-fn linear_kernels(module: Module, format: usize) -> Result<LinearKernels, DeviceError> {
-    let [rows, threads, shared_bytes] = module.words(c"many_shape")?;
+/// Its shape is four words: rows of x, threads, bytes of shared memory, and whether CTAs stay: as
+/// many as there are processors.
+fn many_kernel(
+    module: Module,
+    card: &Card,
+    name: &str,
+    shape: &CStr,
+) -> Result<ManyKernel, DeviceError> {
+    let [rows, threads, shared_bytes, stay] = module.words(shape)?;
+    let tile = TileKernel { f: find(module, name)?, rows, threads, shared_bytes };
+    Ok(ManyKernel { tile, ctas: (stay > 0).then_some(card.processors) })
+}
+
+fn linear_kernels(
+    module: Module,
+    card: &Card,
+    format: usize,
+) -> Result<LinearKernels, DeviceError> {
+    let has_fast = card.capability == (9, 0);
+    let fast = || many_kernel(module, card, "many_fast", c"many_fast_shape");
     let few = |name: &str| each([8, 16, 32], |rows| find(module, &format!("{name}_{rows}")));
     Ok(LinearKernels {
         few: few("few")?,
         few_long: if format == F32 { None } else { Some(few("few_long")?) },
         few_glu: if format == F32 { None } else { Some(few("few_glu")?) },
-        many: TileKernel { f: find(module, "many")?, rows, threads, shared_bytes },
+        many: many_kernel(module, card, "many", c"many_shape")?,
+        many_fast: if has_fast { Some(fast()?) } else { None },
         exact: each([8, 32], |rows| find(module, &format!("exact_{rows}")))?,
         exact_many: find(module, "exact_many")?,
     })

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ignis_backend::{
     DeviceLayout, EncodedRows, FEW_ROWS, FusedProgram, FusedStep, GRAPH_LANES_MAX, KvFormat,
-    Prepare, StoredActivations, StoredLayout, StoredScratch, run_classes,
+    Prepare, StoredActivations, StoredLayout, StoredProducts, StoredScratch, run_classes,
 };
 use ignis_engine::lay_out;
 use ignis_formats::Checkpoint;
@@ -15,6 +15,11 @@ use ignis_ops::{BufferId, LinearPart, Op, Program, WeightId};
 use ignis_types::{DType, Limits, PlanLine};
 
 use StoredActivations::{Bf16, F32};
+
+fn layout(kv_format: KvFormat, activations: StoredActivations) -> StoredLayout {
+    let products = StoredProducts::Same;
+    StoredLayout { kv_format, activations, products, tables_on_host: false }
+}
 
 fn golden(family: &str) -> Program {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(family);
@@ -412,7 +417,7 @@ const LIMITS: Limits = Limits {
 fn the_plan_has_the_bytes_that_the_device_uses() {
     let program = golden("qwen3");
     for activations in [Bf16, F32] {
-        let layout = StoredLayout { kv_format: KvFormat::Bf16, activations, tables_on_host: false };
+        let layout = layout(KvFormat::Bf16, activations);
         let mapped = lay_out(&program, &LIMITS, &layout).unwrap();
         let scratch = StoredScratch::new(&program, &LIMITS, activations).unwrap();
         assert_eq!(mapped.addresses().scratch.1.0, scratch.end, "{activations:?}");
@@ -429,6 +434,8 @@ fn the_plan_has_the_bytes_that_the_device_uses() {
         assert!(lines(PlanLine::DecodeGraph) > 0);
         let name = format!("cuda 3 {} BF16", activations.name());
         assert_eq!(layout.state_format(), name);
+        let fast = StoredLayout { products: StoredProducts::Fast, ..layout };
+        assert_ne!(fast.state_format(), name);
         // x, q, k and v at once; normed rows are never in memory, nor attended ones.
         let widest = 4 * 1032 * (128 + 256 + 128 + 128);
         assert_eq!(lines(PlanLine::Workspace) - scratch.end, widest, "{activations:?}");
@@ -438,8 +445,7 @@ fn the_plan_has_the_bytes_that_the_device_uses() {
 #[test]
 fn recorded_rounds_are_counted_up_to_their_widest() {
     let program = golden("llama");
-    let layout =
-        StoredLayout { kv_format: KvFormat::Bf16, activations: Bf16, tables_on_host: false };
+    let layout = layout(KvFormat::Bf16, Bf16);
     let bytes =
         |lanes_max| layout.graph_bytes(&program, &Limits { lanes_max, ..LIMITS }).unwrap().0;
     assert!(bytes(1) < bytes(2));
@@ -450,7 +456,7 @@ fn recorded_rounds_are_counted_up_to_their_widest() {
 fn recorded_rounds_are_counted_by_what_they_launch() {
     let program = golden("llama");
     let bytes = |kv_format, lanes_max| {
-        let layout = StoredLayout { kv_format, activations: Bf16, tables_on_host: false };
+        let layout = layout(kv_format, Bf16);
         layout.graph_bytes(&program, &Limits { lanes_max, ..LIMITS }).unwrap().0
     };
     let launch = (5 << 9) * run_classes(&LIMITS).len() as u64;
@@ -466,11 +472,6 @@ fn recorded_rounds_are_counted_by_what_they_launch() {
 #[test]
 fn matrices_are_planned_in_whole_groups() {
     let program = golden("llama");
-    let layout = |activations| StoredLayout {
-        kv_format: KvFormat::Bf16,
-        activations,
-        tables_on_host: false,
-    };
     let mut weight = program.weights[program.weights.len() - 1].clone();
     weight.kind = ignis_ops::WeightKind::Matrix;
     // In bf16, and in pairs, for which plain weights are kept as they are.
@@ -483,12 +484,16 @@ fn matrices_are_planned_in_whole_groups() {
         (DType::Q4K, 33, 256, [128 * 144; 2]),
     ] {
         (weight.dtype, weight.rows, weight.cols) = (dtype, rows, cols);
-        let found = [Bf16, F32].map(|one| layout(one).weight_bytes(&weight).unwrap().0);
+        let found =
+            [Bf16, F32].map(|one| layout(KvFormat::Bf16, one).weight_bytes(&weight).unwrap().0);
         assert_eq!(found, bytes, "{dtype} {rows} {cols}");
     }
-    let kept = [Bf16, F32].map(|one| layout(one).kept_dtype(&weight));
+    let kept = [Bf16, F32].map(|one| layout(KvFormat::Bf16, one).kept_dtype(&weight));
     assert_eq!(kept, [DType::Q4K; 2]);
     weight.kind = ignis_ops::WeightKind::Vector;
     weight.dtype = DType::F16;
-    assert_eq!([Bf16, F32].map(|one| layout(one).kept_dtype(&weight)), [DType::F32; 2]);
+    assert_eq!(
+        [Bf16, F32].map(|one| layout(KvFormat::Bf16, one).kept_dtype(&weight)),
+        [DType::F32; 2]
+    );
 }

@@ -1,13 +1,13 @@
-// Many rows on Hopper: two groups of four warps, each 64 weight rows by N rows of x, fed by a thread
-// of a third group, which keeps COUNT blocks on their way and gives the others its registers. A weight
-// goes through registers, where it becomes bf16 while the tensor cores have the block before; x is
-// read by them where it lies.
+// Many rows on Hopper: two groups of four warps, each 64 weight rows by N rows of x, fed by a
+// thread of a third group, which keeps COUNT blocks on their way and leaves its registers to the
+// others. A weight goes through registers, where it becomes bf16 while the tensor cores have the
+// block before; x is read by them where it lies.
 //
-// SLICED: sums have the slices of `few`, which take a second set of registers, so N is 128. Else one
-// chain goes through all columns, and N is 256. What that decides is the way through shared memory,
-// 128 bytes a cycle: a block of 64 columns in bf16 and N = 128 keeps the tensor cores busy for 512
-// cycles, and fills 32 KiB, of which each group reads its 8 KiB of weights once and the 16 KiB of x:
-// 640 cycles. With N = 256 it is 1,024 for 1,024.
+// SLICED: sums have the slices of `few`, which take a second set of registers, so N is 128. Else
+// one chain goes through all columns, and N is 256. What that decides is the way through shared
+// memory, 128 bytes a cycle: a block of 64 columns in bf16 and N = 128 keeps the tensor cores busy
+// for 512 cycles. It fills 32 KiB; of them each group reads its 8 KiB of weights, and the 16 KiB of
+// x: 640 cycles. With N = 256 it is 1,024 for 1,024.
 //
 // CTAs stay and take one tile after the other: the next tile's blocks come while results leave.
 
@@ -25,6 +25,7 @@ struct Stage {
     static constexpr u32 RESULTS = PIECE * STRIDE * 4;
     static constexpr u32 FIT = (226 * 1024 - RESULTS) / BYTES;
     static constexpr u32 COUNT = FIT > 6 ? 6 : FIT;
+    static_assert(COUNT >= 2, "one block is multiplied while the next is made ready");
     static constexpr u32 ALL = COUNT * BYTES + RESULTS;
 };
 
@@ -140,8 +141,7 @@ __device__ __forceinline__ void settle(float (&sums)[COUNT]) {
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// A CTA's tile: its rows of x from `first_x` on, and 128 weight rows, tile `tile` of a part; GLU: 64
-// rows of gate and the same of up.
+// A tile: N rows of x, and 128 weight rows of a part; GLU: 64 rows of gate and the same of up.
 struct Turn {
     u32 part;
     u32 x_tile;
@@ -167,7 +167,8 @@ struct Turns {
         Turn turn = {0, i % x_tiles, i / x_tiles};
 #pragma unroll
         for (u32 part = 0; part < 2; part++) {
-            if (turn.part == part && turn.tile >= tiles[part]) turn.tile -= tiles[part], turn.part++;
+            if (turn.part < part || turn.tile < tiles[part]) break;
+            turn.tile -= tiles[part], turn.part++;
         }
         return turn;
     }
@@ -206,15 +207,16 @@ __device__ __forceinline__ void feed(const Product& p, u8* stages, u64* full, u6
                 copy_in(to + k * 16384, x[k], 16384, landed);
                 x[k] += 16384;
             }
-            // What blocks share precedes the first of them; each block is with the seven beside it.
+            // What blocks share precedes the first of them; each block lies by the seven below it.
             const u32 span = block / R::SPAN * (8 * (R::SPAN * R::BLOCK + R::SHARED));
             const u32 at = span + 8 * R::SHARED + block % R::SPAN * 8 * R::BLOCK;
-            const u32 half = glu ? tile0 % 8 : 0, half1 = tile1 % 8;
-            copy_in(to + S::X, from0 + at + half * R::BLOCK, 4 * R::BLOCK, landed);
-            copy_in(to + S::X + 4 * R::BLOCK, from1 + at + half1 * R::BLOCK, 4 * R::BLOCK, landed);
+            copy_in(to + S::X, from0 + at + tile0 % 8 * R::BLOCK, 4 * R::BLOCK, landed);
+            copy_in(to + S::X + 4 * R::BLOCK, from1 + at + tile1 % 8 * R::BLOCK, 4 * R::BLOCK,
+                    landed);
             if (R::SHARED > 0) {
-                copy_in(to + S::SHARED, from0 + span + half * R::SHARED, 4 * R::SHARED, landed);
-                copy_in(to + S::SHARED + 4 * R::SHARED, from1 + span + half1 * R::SHARED,
+                copy_in(to + S::SHARED, from0 + span + tile0 % 8 * R::SHARED, 4 * R::SHARED,
+                        landed);
+                copy_in(to + S::SHARED + 4 * R::SHARED, from1 + span + tile1 % 8 * R::SHARED,
                         4 * R::SHARED, landed);
             }
             if (++stage == S::COUNT) stage = 0, phase ^= 1;
@@ -229,8 +231,8 @@ struct Operands {
     u32 stage;
 };
 
-// Sums of a group's tiles. While the tensor cores have one block, the next becomes bf16; SLICED: the
-// sums of a slice are added to those before it, else one chain goes through all columns.
+// What a warp sums of its tiles. Two sets of operands take turns: while the tensor cores have one
+// block, the next becomes bf16.
 template <int F, u32 N, bool SLICED>
 struct Summing {
     using S = Stage<F, N>;
@@ -268,10 +270,9 @@ struct Summing {
 
     // Gives a stage back to those who fill it.
     __device__ __forceinline__ void release(u32 which) {
-        // All lanes have read: an instruction, since `compute-sanitizer` sees no other order of lanes.
-        u32 lanes = ALL_LANES;
-        keep(lanes);
-        __syncwarp(lanes);
+        // All lanes have read. (`compute-sanitizer --tool racecheck` does not see that one arrives for
+        // all, and reports reads of stages and the copies that come after them.)
+        __syncwarp();
         if (lane == 0) barrier_arrive(&empty[which]);
     }
 
@@ -381,8 +382,9 @@ struct Leaving {
             if (!whole_fours) {
                 for (u32 i = threadIdx.x; i < S::PIECE * 128; i += 256) {
                     const u32 x_row = first_x + i / 128;
-                    const float sum = __fmul_rn(results[i / 128 * S::STRIDE + i % 128], scale(p, x_row));
-                    put(part, p.mode, p.x.rows, first + i % 128, x_row, sum);
+                    const float sum = results[i / 128 * S::STRIDE + i % 128];
+                    put(part, p.mode, p.x.rows, first + i % 128, x_row,
+                        __fmul_rn(sum, scale(p, x_row)));
                 }
                 continue;
             }
@@ -408,16 +410,17 @@ struct Leaving {
     }
 
     // One group has the sums of gate and the other those of up: of each piece the first takes the
-    // first half of the rows of x, and the second the others. A half of a block of 64 columns lies in
-    // one run of `to`.
+    // first half of the rows of x, and the second the others. Half a block of 64 columns lies in one
+    // run of `to`.
     __device__ __forceinline__ void put_gated(const Product& p, const Turn& turn,
                                               const float (&sums)[N / 2]) const {
         constexpr u32 HALF = S::PIECE / 2, COUNT = S::PIECE / 4;
-        static_assert(COUNT * 128 * 4 + HALF * 128 <= S::RESULTS / 2, "sums on their way, and results");
+        static_assert(COUNT * 128 * 4 + HALF * 128 <= S::RESULTS / 2, "sums for others, and results");
         const bool second = group() == 1;
         float* mine = (float*)(place + group() * (S::RESULTS / 2));
         const float* others = (const float*)(place + (1 - group()) * (S::RESULTS / 2));
         u16* out = (u16*)(mine + COUNT * 128);
+        const u32 rows = p.parts[0].w.rows;
         const u32 g = lane / 4, t = lane % 4, w = warp % 4;
 #pragma unroll
         for (u32 piece = 0; piece < N / S::PIECE; piece++) {
@@ -436,7 +439,7 @@ struct Leaving {
                                      scale(p, first_x + n * 8 + t * 2 + 1)};
 #pragma unroll
                 for (u32 h = 0; h < 2; h++) {
-                    const bool there = turn.tile * 64 + w * 16 + h * 8 + g < p.parts[turn.part].w.rows;
+                    const bool there = turn.tile * 64 + w * 16 + h * 8 + g < rows;
                     float v[2];
 #pragma unroll
                     for (u32 o = 0; o < 2; o++) {

@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(of(Same, SET, 33, false), (20, (5, 1, 1)));
         assert_eq!(of(Same, GLU, 257, false), (20, (12, 1, 1)));
         assert_eq!(of(Same, SET, 100_000, false), (20, (132, 1, 1)));
-        // Five tiles of weights: of up to 256 rows of x all tiles go at once, and so do smaller ones.
+        // Five tiles of weights: while all small tiles go at once, they are faster.
         for rows in [1, 32, 33, 128, 129, 256, 26 * 128] {
             assert_eq!(of(Fast, SET, rows, false), of(Same, SET, rows, false), "{rows}");
         }

@@ -115,26 +115,25 @@ fn logits_are_those_of_the_naive_forward() {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn fast_products_are_as_right_and_those_of_a_tile_are_the_same() {
-    for shape in SHAPES {
+fn fast_products_are_as_right_and_those_of_short_chunks_are_the_same() {
+    // Of 500 rows such an MLP has more tiles than a card has processors, and so the fast kernel.
+    let inner = 2560;
+    for shape in [SHAPES[1], SHAPES[4], SHAPES[6]].map(|s| Shape { hidden: 256, inner, ..s }) {
         let mut fast = rig_with(&shape, FAST, StoredProducts::Fast);
         let mut same = rig(&shape, FAST);
-        for len in [1, 33, 128, 129, 256, 257, 600] {
+        for len in [1, 33, 128, 256, 500] {
             let tokens = prompt(len, shape.vocab, len as u64);
             let found = fast.round(&[(3, 0, &tokens)]).remove(0);
-            if len <= 128 {
-                assert_eq!(
-                    bits(&found),
-                    bits(&same.round(&[(3, 0, &tokens)])[0]),
-                    "{shape:?} {len}"
-                );
-            } else {
-                let exact = naive::logits(&llama(&shape), &tokens);
-                let scale = exact.iter().fold(1.0f64, |most, l| most.max(l.abs()));
-                let worst = worst_of(&exact, &found) / scale;
-                assert!(worst < bound(&shape, FAST.0), "{shape:?} {len}: off by {worst}");
+            let expected = same.round(&[(3, 0, &tokens)]).remove(0);
+            if len <= 256 {
+                assert_eq!(bits(&found), bits(&expected), "{shape:?} {len}");
+                continue;
             }
-            poison(&mut fast);
+            let exact = naive::logits(&llama(&shape), &tokens);
+            let scale = exact.iter().fold(1.0f64, |most, l| most.max(l.abs()));
+            let [worst, other] = [&found, &expected].map(|one| worst_of(&exact, one) / scale);
+            println!("{} fast: {worst:.2e}, same: {other:.2e}", shape.matrices);
+            assert!(worst < bound(&shape, FAST.0), "{shape:?} {len}: off by {worst}");
         }
     }
 }

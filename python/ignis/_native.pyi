@@ -126,6 +126,7 @@ class DeviceOptions:
     threads: int  # cpu: worker threads, at least 1
     kv_format: str  # "bf16", "f32"
     activations: str  # "int8", "f32"; "bf16", "f32" on a card
+    products: str  # "same", "fast"
     def __new__(
         cls,
         device: str,
@@ -135,8 +136,10 @@ class DeviceOptions:
         nvrtc: str | PathLike[str] | None = None,
         kernels: str | PathLike[str] | None = None,
         embedding: str = "device",
+        products: str = "same",
     ) -> DeviceOptions:
         """`activations` None is the device's default: "bf16" on a card, "int8" elsewhere.
+        `products` "fast" is for a card with "bf16" alone.
         `embedding` is "host" or "device": where a card finds a table that is no product's. `nvrtc`
         is NVRTC's library (None: the system's), `kernels` the folder where compiled kernels are
         kept (None: nowhere). Both are for "cuda" alone."""

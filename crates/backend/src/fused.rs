@@ -51,6 +51,17 @@ impl StoredActivations {
     }
 }
 
+/// How products of many rows on a GPU load are summed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoredProducts {
+    /// As those of few rows, to the bit; the default.
+    #[default]
+    Same,
+    /// Where a card has a kernel for it, each sum in one chain: faster, and of other bits than few
+    /// rows have.
+    Fast,
+}
+
 /// Encoded rows, in one of two regions: products read one while they write the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodedRows {

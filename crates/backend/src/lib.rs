@@ -23,7 +23,7 @@ pub use disk::{BLOCK_BYTES, Disk, DiskAction, DiskDone, DiskError, DiskOp};
 pub use error::DeviceError;
 pub use fused::{
     EncodedRows, FusedProgram, FusedStep, NormAfter, PARTS_MAX, Prepare, Products,
-    StoredActivations,
+    StoredActivations, StoredProducts,
 };
 pub use host::{Blocks, Copied, CopyId, CopyPart, CopyWay, HostBytes};
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};

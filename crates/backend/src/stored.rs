@@ -6,7 +6,7 @@ use ignis_ops::{
 };
 use ignis_types::{Bytes, DType, Limits, Overflow};
 
-use crate::fused::{EncodedRows, FusedProgram, FusedStep, StoredActivations};
+use crate::fused::{EncodedRows, FusedProgram, FusedStep, StoredActivations, StoredProducts};
 use crate::layout::{DeviceLayout, KvFormat};
 
 /// Most runs that attention cuts a row's keys into.
@@ -57,6 +57,8 @@ pub struct StoredLayout {
     pub kv_format: KvFormat,
     /// What products read.
     pub activations: StoredActivations,
+    /// How products of many rows are summed.
+    pub products: StoredProducts,
     /// Whether tables that are no product's stay in host memory, where the card reads their rows.
     pub tables_on_host: bool,
 }
@@ -290,7 +292,8 @@ impl DeviceLayout for StoredLayout {
     /// Pages are `[layers, 2 (K, V), kv_heads, PAGE_TOKENS, head_dim]`; the number names the
     /// arithmetic of the kernels.
     fn state_format(&self) -> String {
-        format!("cuda 3 {} {}", self.activations.name(), self.kv_format.dtype())
+        let fast = if self.products == StoredProducts::Fast { " fast" } else { "" };
+        format!("cuda 3 {}{fast} {}", self.activations.name(), self.kv_format.dtype())
     }
 }
 

@@ -178,23 +178,8 @@ __device__ __forceinline__ void put(const Part& part, u32 mode, u32 x_rows, u32 
     *y = mode == ADD ? __fadd_rn(*y, sum) : sum;
 }
 
-// Four of `put` side by side, where all are there.
-__device__ __forceinline__ void put_four(const Part& part, u32 mode, u32 row, u32 x_row, float4 sum) {
-    float4* y = (float4*)(part.y + (u64)x_row * part.w.rows + row);
-    if (part.bias != nullptr) {
-        const float* bias = part.bias + row;
-        sum.x = __fadd_rn(sum.x, bias[0]), sum.y = __fadd_rn(sum.y, bias[1]);
-        sum.z = __fadd_rn(sum.z, bias[2]), sum.w = __fadd_rn(sum.w, bias[3]);
-    }
-    if (mode == ADD) {
-        const float4 old = *y;
-        sum.x = __fadd_rn(old.x, sum.x), sum.y = __fadd_rn(old.y, sum.y);
-        sum.z = __fadd_rn(old.z, sum.z), sum.w = __fadd_rn(old.w, sum.w);
-    }
-    *y = sum;
-}
-
 __device__ __forceinline__ float glu_of(float gate, float up) {
+    // Far closer than bf16 rounds, in a seventh of the instructions of `expf` and a division.
     const float below = __fadd_rn(1.0f, exp2_fast(__fmul_rn(gate, -1.4426950408889634f)));
     return __fmul_rn(__fmul_rn(gate, reciprocal_fast(below)), up);
 }
@@ -550,8 +535,16 @@ FEW(few_glu_32, 4, true, false, SLICES, 1)
 FEW(exact_8, 1, false, true, SLICES, 2)
 FEW(exact_32, 4, false, true, SLICES, 1)
 
+#if __CUDA_ARCH__ == 900
+extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
+many(const __grid_constant__ Product p) { many_rows<FORMAT, 128, true>(p); }
+
+extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
+many_fast(const __grid_constant__ Product p) { many_rows<FORMAT, 256, false>(p); }
+#else
 extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
 many(const __grid_constant__ Product p) { many_rows<FORMAT>(p); }
+#endif
 
 extern "C" __global__ void __launch_bounds__(256)
 exact_many(const __grid_constant__ Product p) { many_exact<FORMAT>(p); }

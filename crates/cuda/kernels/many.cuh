@@ -96,5 +96,5 @@ __device__ __forceinline__ void many_rows(const Product& p) {
 }
 
 extern "C" {
-__constant__ u32 many_shape[3] = {MANY_N, MANY_THREADS, STAGES * STAGE_BYTES};
+__constant__ u32 many_shape[4] = {MANY_N, MANY_THREADS, STAGES * STAGE_BYTES, 0};
 }

@@ -1,16 +1,32 @@
-// Many rows on Hopper: two groups of four warps, each 64 weight rows by 128 rows of x, fed by a
-// ninth warp that keeps STAGES blocks on their way. A weight goes through registers, where it
-// becomes bf16; x is read by the tensor cores where it lies.
+// Many rows on Hopper: two groups of four warps, each 64 weight rows by N rows of x, fed by a
+// thread of a third group, which keeps COUNT blocks on their way and leaves its registers to the
+// others. A weight goes through registers, where it becomes bf16 while the tensor cores have the
+// block before; x is read by them where it lies.
+//
+// SLICED: sums have the slices of `few`, which take a second set of registers, so N is 128. Else
+// one chain goes through all columns, and N is 256. What that decides is the way through shared
+// memory, 128 bytes a cycle: a block of 64 columns in bf16 and N = 128 keeps the tensor cores busy
+// for 512 cycles. It fills 32 KiB; of them each group reads its 8 KiB of weights, and the 16 KiB of
+// x: 640 cycles. With N = 256 it is 1,024 for 1,024.
+//
+// CTAs stay and take one tile after the other: the next tile's blocks come while results leave.
 
-#define MANY_N 128
-#define MANY_THREADS 288
+#define MANY_THREADS 384
 
-template <int F>
+// How a CTA's shared memory is divided: stages, each a block's columns of N rows of x and of 128
+// weight rows, and then the place through which results leave, those of PIECE rows of x at once.
+template <int F, u32 N>
 struct Stage {
-    static constexpr u32 X = MANY_N * 128, SHARED = X + 8 * Record<F>::BLOCK;
+    static constexpr u32 X = N * 128, SHARED = X + 8 * Record<F>::BLOCK;
     static constexpr u32 FILLED = SHARED + 8 * Record<F>::SHARED;
     static constexpr u32 BYTES = (FILLED + 127) / 128 * 128;
-    static constexpr u32 COUNT = 200 * 1024 / BYTES > 6 ? 6 : 200 * 1024 / BYTES;
+    static constexpr u32 PIECE = 128;
+    static constexpr u32 STRIDE = 128 + 4; // of a row of results: more than 128, against conflicts
+    static constexpr u32 RESULTS = PIECE * STRIDE * 4;
+    static constexpr u32 FIT = (226 * 1024 - RESULTS) / BYTES;
+    static constexpr u32 COUNT = FIT > 6 ? 6 : FIT;
+    static_assert(COUNT >= 2, "one block is multiplied while the next is made ready");
+    static constexpr u32 ALL = COUNT * BYTES + RESULTS;
 };
 
 __device__ __forceinline__ void barrier_expect(u64* barrier, u32 bytes) {
@@ -26,7 +42,41 @@ __device__ __forceinline__ void copy_in(void* to, const void* from, u32 bytes, u
                  : "memory");
 }
 
-// Where wgmma finds 16 columns of 128 rows of x: matrices of 128 bytes, 128 bytes apart along the
+// Has `bytes` of memory come into the cache.
+__device__ __forceinline__ void prefetch(const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+// Begins to copy `bytes` to memory; they lie in shared memory until `copies_out_read`.
+__device__ __forceinline__ void copy_out(void* to, const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;"
+                 ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+}
+
+// This thread's copies no longer need what they were made from.
+__device__ __forceinline__ void copies_out_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Lets copies out see what this thread has written, once threads have met.
+__device__ __forceinline__ void written_for_copies() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// The threads of one group meet, or of both.
+enum Meeting { FIRST = 1, SECOND = 2, BOTH = 3 };
+
+template <Meeting WHO>
+__device__ __forceinline__ void meet() {
+    asm volatile("bar.sync %0, %1;" ::"n"((int)WHO), "n"(WHO == BOTH ? 256 : 128) : "memory");
+}
+
+__device__ __forceinline__ float4 added(float4 a, float4 b) {
+    return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
+}
+
+// Where wgmma finds 16 columns of rows of x: matrices of 128 bytes, 128 bytes apart along the
 // columns and 1,024 along the rows.
 __device__ __forceinline__ u64 rows_descriptor(const void* x) {
     const u64 address = (shared_address(x) & 0x3ffff) >> 4;
@@ -37,17 +87,18 @@ __device__ __forceinline__ u64 rows_descriptor(const void* x) {
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),          \
         "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// D = A B, or D += A B: A [64, 16] in registers, B [16, 128] in shared memory.
-__device__ __forceinline__ void wgmma(float* d, const u32* a, u64 b, u32 add) {
+// D = A B, or D += A B: A [64, 16] in registers, B [16, 128 or 256] in shared memory.
+__device__ __forceinline__ void wgmma(float (&d)[64], const u32* a, u64 b, u32 add) {
     asm volatile(
         "{\n"
         ".reg .pred add;\n"
         "setp.ne.b32 add, %69, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+        "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
+        "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+        "%62, %63}, "
         "{%64, %65, %66, %67}, %68, add, 1, 1, 0;\n"
         "}"
         : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40),
@@ -55,142 +106,408 @@ __device__ __forceinline__ void wgmma(float* d, const u32* a, u64 b, u32 add) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
-template <int F>
-__device__ __forceinline__ void many_rows(const Product& p) {
-    using S = Stage<F>;
-    extern __shared__ __align__(128) u8 stages[];
-    __shared__ u64 full[S::COUNT], empty[S::COUNT];
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+__device__ __forceinline__ void wgmma(float (&d)[128], const u32* a, u64 b, u32 add) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %133, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+        "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
+        "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+        "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "
+        "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
+        "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "
+        "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "
+        "%119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "{%128, %129, %130, %131}, %132, add, 1, 1, 0;\n"
+        "}"
+        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40),
+          EIGHT(d, 48), EIGHT(d, 56), EIGHT(d, 64), EIGHT(d, 72), EIGHT(d, 80), EIGHT(d, 88),
+          EIGHT(d, 96), EIGHT(d, 104), EIGHT(d, 112), EIGHT(d, 120)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+template <int LEFT>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+// Sums may be read from here on, not before: what orders them behind a wait.
+template <int COUNT>
+__device__ __forceinline__ void settle(float (&sums)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// A tile: N rows of x, and 128 weight rows of a part; GLU: 64 rows of gate and the same of up.
+struct Turn {
+    u32 part;
+    u32 x_tile;
+    u32 tile;
+};
+
+// The tiles of a launch, in the order of CTAs: rows of x first.
+template <u32 N>
+struct Turns {
+    u32 x_tiles, tiles[3], count;
+
+    __device__ __forceinline__ explicit Turns(const Product& p) {
+        const u32 height = p.mode == GLU ? 64 : 128, parts = p.mode == GLU ? 1 : p.count;
+        x_tiles = (p.x.rows + N - 1) / N;
+#pragma unroll
+        for (u32 i = 0; i < 3; i++) {
+            tiles[i] = i < parts ? (p.parts[i].w.rows + height - 1) / height : 0;
+        }
+        count = x_tiles * (tiles[0] + tiles[1] + tiles[2]);
+    }
+
+    __device__ __forceinline__ Turn at(u32 i) const {
+        Turn turn = {0, i % x_tiles, i / x_tiles};
+#pragma unroll
+        for (u32 part = 0; part < 2; part++) {
+            if (turn.part < part || turn.tile < tiles[part]) break;
+            turn.tile -= tiles[part], turn.part++;
+        }
+        return turn;
+    }
+};
+
+// The feeding thread's work: every block of every tile into the next stage, once it is free.
+template <int F, u32 N>
+__device__ __forceinline__ void feed(const Product& p, u8* stages, u64* full, u64* empty) {
+    using S = Stage<F, N>;
+    using R = Record<F>;
     const bool glu = p.mode == GLU;
-    u32 tile = blockIdx.y;
-    const Part part = glu ? p.parts[0] : part_of(p, 128, tile);
-    const u32 first_x = blockIdx.x * MANY_N, blocks = blocks_of(part.w.cols);
+    const Turns<N> turns(p);
+    const u32 blocks = blocks_of(p.parts[0].w.cols), x_last = (p.x.rows - 1) / 128;
+    u32 stage = 0, phase = 1;
+    for (u32 i = blockIdx.x; i < turns.count; i += gridDim.x) {
+        const Turn turn = turns.at(i);
+        // Eight tiles of one matrix, or four of each.
+        const u32 tile0 = turn.tile * (glu ? 4 : 8), tile1 = glu ? tile0 : tile0 + 4;
+        const Weight &w = p.parts[turn.part].w, &other = p.parts[glu ? 1 : turn.part].w;
+        const u8 *from0 = w.blocks + span_at<F>(w, tile0, 0), *x[N / 128];
+        const u8* from1 = other.blocks + span_at<F>(other, tile1, 0);
+#pragma unroll
+        for (u32 k = 0; k < N / 128; k++) {
+            // Behind the last rows of x those are fetched again: nobody takes their sums.
+            const u64 x_tile = min(turn.x_tile * (N / 128) + k, x_last);
+            x[k] = (const u8*)(p.x.hi + x_tile * blocks * 8192);
+        }
+#pragma unroll 1
+        for (u32 block = 0; block < blocks; block++) {
+            barrier_wait(&empty[stage], phase);
+            u8* to = stages + stage * S::BYTES;
+            u64* landed = &full[stage];
+            barrier_expect(landed, S::FILLED);
+#pragma unroll
+            for (u32 k = 0; k < N / 128; k++) {
+                copy_in(to + k * 16384, x[k], 16384, landed);
+                x[k] += 16384;
+            }
+            // What blocks share precedes the first of them; each block lies by the seven below it.
+            const u32 span = block / R::SPAN * (8 * (R::SPAN * R::BLOCK + R::SHARED));
+            const u32 at = span + 8 * R::SHARED + block % R::SPAN * 8 * R::BLOCK;
+            copy_in(to + S::X, from0 + at + tile0 % 8 * R::BLOCK, 4 * R::BLOCK, landed);
+            copy_in(to + S::X + 4 * R::BLOCK, from1 + at + tile1 % 8 * R::BLOCK, 4 * R::BLOCK,
+                    landed);
+            if (R::SHARED > 0) {
+                copy_in(to + S::SHARED, from0 + span + tile0 % 8 * R::SHARED, 4 * R::SHARED,
+                        landed);
+                copy_in(to + S::SHARED + 4 * R::SHARED, from1 + span + tile1 % 8 * R::SHARED,
+                        4 * R::SHARED, landed);
+            }
+            if (++stage == S::COUNT) stage = 0, phase ^= 1;
+        }
+    }
+}
+
+// A block's operands: weights in registers, and where the rows of x are.
+struct Operands {
+    u32 a[4][4];
+    u64 b;
+    u32 stage;
+};
+
+// What a warp sums of its tiles. Two sets of operands take turns: while the tensor cores have one
+// block, the next becomes bf16.
+template <int F, u32 N, bool SLICED>
+struct Summing {
+    using S = Stage<F, N>;
+    const u8* stages;
+    u64 *full, *empty;
+    u32 warp, lane;
+    u32 stage, phase; // of the block to come
+    float acc[N / 2];
+
+    // Waits for the next block and makes it ready.
+    __device__ __forceinline__ void load(Operands& to) {
+        const u8* from = stages + stage * S::BYTES;
+        barrier_wait(&full[stage], phase);
+        Raw<F> raw;
+        Shared shared;
+        load_block<F, FromShared>(raw, from, S::X + warp * Record<F>::BLOCK, lane);
+        load_shared<F, FromShared>(shared, from, S::SHARED + warp * Record<F>::SHARED, lane);
+#pragma unroll
+        for (int s = 0; s < 4; s++) fragment<F>(raw, shared, s, to.a[s]);
+        to.b = rows_descriptor(from);
+        to.stage = stage;
+        if (++stage == S::COUNT) stage = 0, phase ^= 1;
+    }
+
+    // Begins to multiply.
+    __device__ __forceinline__ void multiply(const Operands& with, u32& add) {
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            wgmma(acc, with.a[s], with.b + s * (256 >> 4), add);
+            add = 1;
+        }
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+
+    // Gives a stage back to those who fill it.
+    __device__ __forceinline__ void release(u32 which) {
+        // All lanes have read. (`compute-sanitizer --tool racecheck` does not see that one arrives for
+        // all, and reports reads of stages and the copies that come after them.)
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&empty[which]);
+    }
+
+    __device__ __forceinline__ void tile(u32 blocks, float (&total)[N / 2]) {
+        // No sum of the last tile has to be kept.
+#pragma unroll
+        for (u32 i = 0; i < N / 2; i++) acc[i] = total[i] = 0.0f;
+        const u32 slices = slices_of(blocks);
+        u32 slice = 0, end = 0, add = 0;
+        auto next_slice = [&] {
+            for (const u32 from = end; end == from && slice < slices;) {
+                end = slice_start<F>(blocks, ++slice, slices);
+            }
+        };
+        if (SLICED) next_slice();
+        auto step = [&](u32 block, Operands& now, Operands& other) {
+            multiply(now, add);
+            if (block > 0) {
+                wgmma_wait<1>();
+                release(other.stage);
+            }
+            if (block + 1 < blocks) load(other);
+            if (SLICED && block + 1 == end) {
+                wgmma_wait<0>();
+                settle(acc);
+#pragma unroll
+                for (u32 i = 0; i < N / 2; i++) total[i] = __fadd_rn(total[i], acc[i]);
+                add = 0;
+                next_slice();
+            }
+        };
+        Operands even, odd;
+        load(even);
+        for (u32 block = 0; block < blocks; block += 2) {
+            step(block, even, odd);
+            if (block + 1 < blocks) step(block + 1, odd, even);
+        }
+        wgmma_wait<0>();
+        release(stage == 0 ? S::COUNT - 1 : stage - 1);
+        if (!SLICED) {
+            settle(acc);
+#pragma unroll
+            for (u32 i = 0; i < N / 2; i++) total[i] = acc[i];
+        }
+    }
+};
+
+// Of a group's sums, number `i` is of row i / 4 * 8 + lane % 4 * 2 + i % 2 of x, weight row
+// warp % 4 * 16 + lane / 4 + i % 4 / 2 * 8.
+template <int F, u32 N>
+struct Leaving {
+    using S = Stage<F, N>;
+    u8* place;
+    u32 warp, lane;
+
+    __device__ __forceinline__ u32 group() const { return warp / 4; }
+    __device__ __forceinline__ u32 thread() const { return warp % 4 * WARP + lane; }
+
+    // The scale of a row of x; 1 where there is no norm, which changes no bit.
+    __device__ __forceinline__ float scale(const Product& p, u32 x_row) const {
+        return p.norm.squares != nullptr && x_row < p.x.rows ? p.norm.scales[x_row] : 1.0f;
+    }
+
+    // Has what sums will be added to come into the cache while they are made, a thread a row of x.
+    __device__ __forceinline__ void prepare(const Product& p, const Turn& turn) const {
+        const u32 rows = p.parts[turn.part].w.rows, first = turn.tile * 128;
+        const u32 x_row = turn.x_tile * N + threadIdx.x;
+        if (p.mode != ADD || rows % 4 > 0 || threadIdx.x >= N || x_row >= p.x.rows) return;
+        prefetch(p.parts[turn.part].y + (u64)x_row * rows + first, min(128, rows - first) * 4);
+    }
+
+    // Sums become results in the place, a warp a row of x, and leave while the next tile begins.
+    __device__ __forceinline__ void put_sums(const Product& p, const Turn& turn,
+                                             const float (&sums)[N / 2]) const {
+        constexpr u32 ROWS = S::PIECE / 8; // of x for a warp
+        const Part& part = p.parts[turn.part];
+        const u32 rows = part.w.rows, first = turn.tile * 128, row = first + lane * 4;
+        const bool whole_fours = rows % 4 == 0, mine = whole_fours && row < rows;
+        const bool biased = part.bias != nullptr, adds = p.mode == ADD;
+        float* results = (float*)place;
+        float4 bias = {};
+        if (mine && biased) {
+            const float* from = part.bias + row;
+            bias = {from[0], from[1], from[2], from[3]};
+        }
+#pragma unroll
+        for (u32 piece = 0; piece < N / S::PIECE; piece++) {
+            const u32 first_x = turn.x_tile * N + piece * S::PIECE;
+            if (first_x >= p.x.rows) break;
+            copies_out_read();
+            meet<BOTH>();
+#pragma unroll
+            for (u32 i = 0; i < S::PIECE / 2; i++) {
+                const u32 x_row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+                results[x_row * S::STRIDE + warp * 16 + lane / 4 + i % 4 / 2 * 8] =
+                    whole<F, false>(sums[piece * S::PIECE / 2 + i]);
+            }
+            float4 old[ROWS] = {};
+            if (mine && adds) {
+#pragma unroll
+                for (u32 i = 0; i < ROWS; i++) {
+                    const u32 x_row = min(first_x + i * 8 + warp, p.x.rows - 1);
+                    old[i] = *(const float4*)(part.y + (u64)x_row * rows + row);
+                }
+            }
+            meet<BOTH>();
+            if (!whole_fours) {
+                for (u32 i = threadIdx.x; i < S::PIECE * 128; i += 256) {
+                    const u32 x_row = first_x + i / 128;
+                    const float sum = results[i / 128 * S::STRIDE + i % 128];
+                    put(part, p.mode, p.x.rows, first + i % 128, x_row,
+                        __fmul_rn(sum, scale(p, x_row)));
+                }
+                continue;
+            }
+#pragma unroll
+            for (u32 i = 0; i < ROWS; i++) {
+                const float by = scale(p, first_x + i * 8 + warp);
+                float4* at = (float4*)(results + (i * 8 + warp) * S::STRIDE) + lane;
+                float4 sum = *at;
+                sum.x = __fmul_rn(sum.x, by), sum.y = __fmul_rn(sum.y, by);
+                sum.z = __fmul_rn(sum.z, by), sum.w = __fmul_rn(sum.w, by);
+                if (mine && biased) sum = added(sum, bias);
+                if (mine && adds) sum = added(old[i], sum);
+                *at = sum;
+            }
+            written_for_copies();
+            meet<BOTH>();
+            const u32 i = threadIdx.x, x_row = first_x + i;
+            if (i < S::PIECE && x_row < p.x.rows) {
+                copy_out(part.y + (u64)x_row * rows + first, results + i * S::STRIDE,
+                         min(128, rows - first) * 4);
+            }
+        }
+    }
+
+    // One group has the sums of gate and the other those of up: of each piece the first takes the
+    // first half of the rows of x, and the second the others. Half a block of 64 columns lies in one
+    // run of `to`.
+    __device__ __forceinline__ void put_gated(const Product& p, const Turn& turn,
+                                              const float (&sums)[N / 2]) const {
+        constexpr u32 HALF = S::PIECE / 2, COUNT = S::PIECE / 4;
+        static_assert(COUNT * 128 * 4 + HALF * 128 <= S::RESULTS / 2, "sums for others, and results");
+        const bool second = group() == 1;
+        float* mine = (float*)(place + group() * (S::RESULTS / 2));
+        const float* others = (const float*)(place + (1 - group()) * (S::RESULTS / 2));
+        u16* out = (u16*)(mine + COUNT * 128);
+        const u32 rows = p.parts[0].w.rows;
+        const u32 g = lane / 4, t = lane % 4, w = warp % 4;
+#pragma unroll
+        for (u32 piece = 0; piece < N / S::PIECE; piece++) {
+            const u32 base = piece * S::PIECE / 2;
+            const u32 first_x = turn.x_tile * N + piece * S::PIECE + group() * HALF;
+            if (first_x - group() * HALF >= p.x.rows) break;
+            meet<BOTH>(); // the last results are gone
+#pragma unroll
+            for (u32 i = 0; i < COUNT; i++) {
+                mine[i * 128 + thread()] = second ? sums[base + i] : sums[base + COUNT + i];
+            }
+            meet<BOTH>();
+#pragma unroll
+            for (u32 n = 0; n < COUNT / 4; n++) {
+                const float by[2] = {scale(p, first_x + n * 8 + t * 2),
+                                     scale(p, first_x + n * 8 + t * 2 + 1)};
+#pragma unroll
+                for (u32 h = 0; h < 2; h++) {
+                    const bool there = turn.tile * 64 + w * 16 + h * 8 + g < rows;
+                    float v[2];
+#pragma unroll
+                    for (u32 o = 0; o < 2; o++) {
+                        const u32 i = n * 4 + h * 2 + o;
+                        const float own = second ? sums[base + COUNT + i] : sums[base + i];
+                        const float other = others[i * 128 + thread()];
+                        const float gate = __fmul_rn(whole<F, false>(second ? other : own), by[o]);
+                        const float up = __fmul_rn(whole<F, false>(second ? own : other), by[o]);
+                        v[o] = there ? glu_of(gate, up) : 0.0f;
+                    }
+                    // A lane has one column of two rows; with its neighbour's, two columns of one.
+                    const bool odd = g % 2 == 1;
+                    const float got = __shfl_xor_sync(ALL_LANES, odd ? v[0] : v[1], 4);
+                    *(u32*)(out + n * 512 + (g / 2 + 4 * h) * 64 + (2 * t + g % 2) * 8 + w * 2) =
+                        odd ? bf16_pair(got, v[1]) : bf16_pair(v[0], got);
+                }
+            }
+            if (second) meet<SECOND>();
+            else meet<FIRST>();
+            u16* to = p.to.hi + encoded_place(p.to, first_x, turn.tile * 64);
+#pragma unroll
+            for (u32 i = thread(); i < HALF * 8; i += 128) {
+                if (first_x + i / 64 * 8 + i % 8 < p.x.rows) {
+                    *(uint4*)(to + i * 8) = *(const uint4*)(out + i * 8);
+                }
+            }
+        }
+    }
+};
+
+template <int F, u32 N, bool SLICED>
+__device__ __forceinline__ void many_rows(const Product& p) {
+    using S = Stage<F, N>;
+    extern __shared__ __align__(128) u8 memory[];
+    __shared__ u64 full[S::COUNT], empty[S::COUNT];
+    const u32 warp = warp_of(), lane = threadIdx.x % WARP;
     depend_go();
     if (threadIdx.x == 0) {
-        for (u32 i = 0; i < S::COUNT; i++) barrier_init(&full[i], 1), barrier_init(&empty[i], 8);
+        for (u32 i = 0; i < S::COUNT; i++) {
+            barrier_init(&full[i], 1), barrier_init(&empty[i], 8);
+        }
         barriers_ready();
     }
     __syncthreads();
     depend_wait();
-
-    float total[64];
-#pragma unroll
-    for (int i = 0; i < 64; i++) total[i] = 0.0f;
-    if (warp == 8) {
-        const u16* x = p.x.hi + (u64)blockIdx.x * blocks * 8192;
-        // Eight tiles of one matrix, or four of each.
-        const Weight& other = glu ? p.parts[1].w : part.w;
-        const u32 tile0 = glu ? tile * 4 : tile * 8, tile1 = glu ? tile * 4 : tile * 8 + 4;
-        for (u32 block = 0, stage = 0, phase = 1; lane == 0 && block < blocks; block++) {
-            barrier_wait(&empty[stage], phase);
-            u8* to = stages + stage * S::BYTES;
-            barrier_expect(&full[stage], S::FILLED);
-            copy_in(to, x + (u64)block * 8192, S::X, &full[stage]);
-            copy_in(to + S::X, part.w.blocks + block_at<F>(part.w, tile0, block),
-                    4 * Record<F>::BLOCK, &full[stage]);
-            copy_in(to + S::X + 4 * Record<F>::BLOCK, other.blocks + block_at<F>(other, tile1, block),
-                    4 * Record<F>::BLOCK, &full[stage]);
-            if (Record<F>::SHARED > 0) {
-                copy_in(to + S::SHARED, part.w.blocks + shared_at<F>(part.w, tile0, block),
-                        4 * Record<F>::SHARED, &full[stage]);
-                copy_in(to + S::SHARED + 4 * Record<F>::SHARED,
-                        other.blocks + shared_at<F>(other, tile1, block), 4 * Record<F>::SHARED,
-                        &full[stage]);
-            }
-            if (++stage == S::COUNT) stage = 0, phase ^= 1;
-        }
+    if (warp >= 8) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 8 * WARP) feed<F, N>(p, memory, full, empty);
     } else {
-        float acc[64];
-        u32 block = 0, stage = 0, phase = 0;
-        const u32 slices = slices_of(blocks);
-        for (u32 slice = 0; slice < slices; slice++) {
-            const u32 end = slice_start<F>(blocks, slice + 1, slices);
-            if (block == end) continue;
-            u32 add = 0;
-            for (; block < end; block++) {
-                const u8* from = stages + stage * S::BYTES;
-                barrier_wait(&full[stage], phase);
-                Raw<F> raw;
-                Shared shared;
-                load_block<F, FromShared>(raw, from, S::X + warp * Record<F>::BLOCK, lane);
-                load_shared<F, FromShared>(shared, from, S::SHARED + warp * Record<F>::SHARED, lane);
-                u32 a[4][4];
-#pragma unroll
-                for (int s = 0; s < 4; s++) fragment<F>(raw, shared, s, a[s]);
-                const u64 b = rows_descriptor(from);
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-                for (int s = 0; s < 4; s++) {
-                    wgmma(acc, a[s], b + s * (256 >> 4), add);
-                    add = 1;
-                }
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-                if (lane == 0) barrier_arrive(&empty[stage]);
-                if (++stage == S::COUNT) stage = 0, phase ^= 1;
-            }
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-            for (int i = 0; i < 64; i++) total[i] = __fadd_rn(total[i], acc[i]);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        const u32 blocks = blocks_of(p.parts[0].w.cols);
+        const Turns<N> turns(p);
+        Summing<F, N, SLICED> summing = {memory, full, empty, warp, lane, 0, 0};
+        const Leaving<F, N> leaving = {memory + S::COUNT * S::BYTES, warp, lane};
+        for (u32 i = blockIdx.x; i < turns.count; i += gridDim.x) {
+            float sums[N / 2];
+            const Turn turn = turns.at(i);
+            leaving.prepare(p, turn);
+            summing.tile(blocks, sums);
+            if (p.mode == GLU) leaving.put_gated(p, turn, sums);
+            else leaving.put_sums(p, turn, sums);
         }
     }
-
-    // Results go through shared memory, [128 rows of x, 128 weight rows], so that they leave in
-    // whole lines.
-    constexpr u32 STRIDE = 128 + 4;
-    static_assert(MANY_N * STRIDE * 4 <= S::COUNT * S::BYTES, "the results take the stages' place");
-    float* results = (float*)stages;
-    const u32 rows = part.w.rows, x_rows = p.x.rows;
-    __syncthreads();
-    if (warp < 8) {
-#pragma unroll
-        for (u32 i = 0; i < 64; i++) {
-            const u32 x_row = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            const u32 row = warp * 16 + lane / 4 + i % 4 / 2 * 8;
-            results[x_row * STRIDE + row] = whole<F, false>(total[i]);
-        }
-    }
-    __syncthreads();
-    // The scale of row `i` of x; 1 where there is no norm, which changes no bit.
-    auto scale_of_row = [&](u32 i) {
-        return p.norm.squares != nullptr && i < x_rows ? p.norm.scales[i] : 1.0f;
-    };
-    if (!glu) {
-        const u32 row = tile * 128 + lane * 4;
-        for (u32 i = warp; i < MANY_N && first_x + i < x_rows; i += MANY_THREADS / WARP) {
-            const float scale = scale_of_row(first_x + i);
-            float4 sum = *(const float4*)(results + i * STRIDE + lane * 4);
-            sum.x = __fmul_rn(sum.x, scale), sum.y = __fmul_rn(sum.y, scale);
-            sum.z = __fmul_rn(sum.z, scale), sum.w = __fmul_rn(sum.w, scale);
-            const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
-            if (rows % 4 == 0 && row < rows) {
-                put_four(part, p.mode, row, first_x + i, sum);
-            } else {
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) put(part, p.mode, x_rows, row + j, first_x + i, sums[j]);
-            }
-        }
-        return;
-    }
-    // A CTA's columns of the result are one block of 64.
-    for (u32 i = threadIdx.x; i < MANY_N * 8; i += MANY_THREADS) {
-        const u32 x_row = first_x + i % MANY_N, j = i / MANY_N;
-        if (x_row >= x_rows) continue;
-        const float scale = scale_of_row(x_row);
-        const float* gate = results + i % MANY_N * STRIDE + 2 * j;
-        float v[8];
-#pragma unroll
-        for (u32 k = 0; k < 8; k++) {
-            const u32 col = k / 2 * 16 + k % 2;
-            v[k] = glu_of(__fmul_rn(gate[col], scale), __fmul_rn(gate[64 + col], scale));
-            if (tile * 64 + 2 * j + col >= rows) v[k] = 0.0f;
-        }
-        put_encoded_eight(p.to, x_row, tile * 64, j, v);
-    }
+    copies_out_read();
 }
 
-// Rows of x of a CTA, its threads, its bytes of dynamic shared memory.
+// Rows of x of a tile, threads of a CTA, its bytes of dynamic shared memory, and whether CTAs stay.
 extern "C" {
-__constant__ u32 many_shape[3] = {MANY_N, MANY_THREADS,
-                                  Stage<FORMAT>::COUNT * Stage<FORMAT>::BYTES};
+__constant__ u32 many_shape[4] = {128, MANY_THREADS, Stage<FORMAT, 128>::ALL, 1};
+__constant__ u32 many_fast_shape[4] = {256, MANY_THREADS, Stage<FORMAT, 256>::ALL, 1};
 }

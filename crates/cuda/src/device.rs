@@ -49,6 +49,7 @@ impl CudaDevice {
         let layout = StoredLayout {
             kv_format: options.kv_format,
             activations: options.activations,
+            products: options.products,
             tables_on_host: options.tables_on_host,
         };
         opened.context.enter()?;
@@ -77,10 +78,11 @@ impl CudaDevice {
     /// Makes the context current, and gives the parts of a bound device.
     fn parts(&mut self) -> Result<(Launcher<'_>, &Memory, &mut Bound), DeviceError> {
         let Opened { context, kernels, .. } = &*self.opened;
+        let products = self.layout.products;
         context.enter()?;
         let memory = self.memory.as_ref().expect("memory is reserved before it is used");
         let bound = self.bound.as_mut().expect("the device is bound before it runs");
-        Ok((Launcher { context, kernels }, memory, bound))
+        Ok((Launcher { context, kernels, products }, memory, bound))
     }
 
     /// The kernels of attention, allowed their shared memory; or that the card has too little.

@@ -1,6 +1,6 @@
 //! The kernels: their sources, how they are compiled for a card, and where each one is.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::path::Path;
 
 use ignis_backend::DeviceError;
@@ -98,6 +98,14 @@ pub(crate) struct FewKernel {
     pub(crate) ctas: u32,
 }
 
+/// Products of many rows: tiles of 128 weight rows and of as many rows of x as `tile` says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ManyKernel {
+    pub(crate) tile: TileKernel,
+    /// CTAs that stay and take one tile after the other; `None`: one for each tile.
+    pub(crate) ctas: Option<u32>,
+}
+
 /// Products with weights of one format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinearKernels {
@@ -107,7 +115,9 @@ pub(crate) struct LinearKernels {
     pub(crate) few_long: Option<[FewKernel; 3]>,
     /// Not of f32.
     pub(crate) few_glu: Option<[FewKernel; 3]>,
-    pub(crate) many: TileKernel,
+    pub(crate) many: ManyKernel,
+    /// Summed in one chain; on Hopper alone.
+    pub(crate) many_fast: Option<ManyKernel>,
     /// Of pairs: for up to 8 and 32 rows.
     pub(crate) exact: [FewKernel; 2],
     pub(crate) exact_many: Function,
@@ -276,7 +286,9 @@ impl Kernels {
     ) -> Result<(), DeviceError> {
         for (&format, &module) in formats.iter().zip(modules) {
             let kernels = linear_kernels(context, card, module, format)?;
-            allow_shared(context, kernels.many.f, kernels.many.shared_bytes)?;
+            for many in [Some(kernels.many), kernels.many_fast].into_iter().flatten() {
+                allow_shared(context, many.tile.f, many.tile.shared_bytes)?;
+            }
             self.linear[format] = Some(kernels);
         }
         Ok(())
@@ -288,20 +300,35 @@ pub(crate) fn allow_shared(context: &Context, f: Function, bytes: u32) -> Result
     if bytes > 48 * 1024 { context.allow_shared(f, bytes) } else { Ok(()) }
 }
 
+/// Its shape is four words: rows of x, threads, bytes of shared memory, and whether CTAs stay: as
+/// many as there are processors.
+fn many_kernel(
+    module: Module,
+    card: &Card,
+    name: &str,
+    shape: &CStr,
+) -> Result<ManyKernel, DeviceError> {
+    let [rows, threads, shared_bytes, stay] = module.words(shape)?;
+    let tile = TileKernel { f: find(module, name)?, rows, threads, shared_bytes };
+    Ok(ManyKernel { tile, ctas: (stay > 0).then_some(card.processors) })
+}
+
 fn linear_kernels(
     context: &Context,
     card: &Card,
     module: Module,
     format: usize,
 ) -> Result<LinearKernels, DeviceError> {
-    let [rows, threads, shared_bytes] = module.words(c"many_shape")?;
+    let has_fast = card.capability == (9, 0);
+    let fast = || many_kernel(module, card, "many_fast", c"many_fast_shape");
     let few = |name: &str, rows: u32| few_kernel(context, card, module, &format!("{name}_{rows}"));
     let widths = |name: &str| each([8, 16, 32], |rows| few(name, rows));
     Ok(LinearKernels {
         few: widths("few")?,
         few_long: if format == F32 { None } else { Some(widths("few_long")?) },
         few_glu: if format == F32 { None } else { Some(widths("few_glu")?) },
-        many: TileKernel { f: find(module, "many")?, rows, threads, shared_bytes },
+        many: many_kernel(module, card, "many", c"many_shape")?,
+        many_fast: if has_fast { Some(fast()?) } else { None },
         exact: each([8, 32], |rows| few("exact", rows))?,
         exact_many: find(module, "exact_many")?,
     })

@@ -2,11 +2,11 @@
 
 use std::ffi::c_void;
 
-use ignis_backend::{DeviceError, FEW_ROWS, SAMPLE_PART_IDS, is_long};
+use ignis_backend::{DeviceError, FEW_ROWS, SAMPLE_PART_IDS, StoredProducts, is_long};
 
 use crate::abi::{Encoded, GLU, Norm, PoolView, Prepare, Product, Queries, Samples, Weight};
 use crate::driver::{Context, Function, Shape};
-use crate::kernels::{FewKernel, Kernels, LinearKernels, TileKernel};
+use crate::kernels::{FewKernel, Kernels, LinearKernels, ManyKernel, TileKernel};
 
 /// Heads of a CTA in `prepare`, a warp each, where rows are many.
 const PREPARE_HEADS: u32 = 4;
@@ -37,6 +37,7 @@ const fn line(x: u32, threads: u32) -> Shape {
 pub(crate) struct Launcher<'a> {
     pub(crate) context: &'a Context,
     pub(crate) kernels: &'a Kernels,
+    pub(crate) products: StoredProducts,
 }
 
 impl Launcher<'_> {
@@ -96,7 +97,7 @@ impl Launcher<'_> {
             return Ok(());
         }
         let kernels = self.kernels.linear[format].as_ref().expect("bind saw that it is loaded");
-        let (f, shape) = product_launch(kernels, p);
+        let (f, shape) = product_launch(kernels, self.products, p);
         let p = *p;
         self.go(f, shape, args![p])
     }
@@ -218,7 +219,7 @@ fn attention_shape(
 
 /// Which kernel of a format makes these products, and its shape. Up to [`FEW_ROWS`] rows lie in an
 /// order of their own, which these kernels read, and write where a norm follows.
-fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
+fn product_launch(f: &LinearKernels, products: StoredProducts, p: &Product) -> (Function, Shape) {
     let glu = p.mode == GLU;
     // Tiles of `height` rows of each matrix; a gated tile has half of them from each.
     let tiles = |height: u32| -> u32 {
@@ -254,8 +255,18 @@ fn product_launch(f: &LinearKernels, p: &Product) -> (Function, Shape) {
         9..=16 => few(&kernels[1]),
         17..=FEW_ROWS => few(&kernels[2]),
         _ => {
-            let TileKernel { f, rows: width, threads, shared_bytes } = f.many;
-            let grid = (rows.div_ceil(width), tiles(if glu { 64 } else { 128 }), 1);
+            let down = tiles(if glu { 64 } else { 128 });
+            let all = |many: &ManyKernel| rows.div_ceil(many.tile.rows) * down;
+            // A tile of the fast kernel takes about one and a half times as long.
+            let turns = |many: &ManyKernel| all(many).div_ceil(many.ctas.unwrap_or(1));
+            let is_faster = |fast: &ManyKernel| 3 * turns(fast) < 2 * turns(&f.many);
+            let fast = f.many_fast.filter(|_| products == StoredProducts::Fast);
+            let many = fast.filter(is_faster).unwrap_or(f.many);
+            let grid = match many.ctas {
+                Some(ctas) => (ctas.min(all(&many)), 1, 1),
+                None => (rows.div_ceil(many.tile.rows), down, 1),
+            };
+            let TileKernel { f, threads, shared_bytes, .. } = many.tile;
             (f, Shape { grid, threads, shared_bytes })
         }
     }
@@ -269,7 +280,8 @@ mod tests {
     const FEW: [u32; 5] = [1, 8, 9, 17, FEW_ROWS];
 
     fn kernels() -> LinearKernels {
-        let many = TileKernel { f: Function::fake(7), rows: 128, threads: 288, shared_bytes: 9 };
+        let tile = TileKernel { f: Function::fake(7), rows: 64, threads: 256, shared_bytes: 9 };
+        let many = ManyKernel { tile, ctas: None };
         let few = |threads, ctas| {
             move |number| FewKernel { f: Function::fake(number), threads, shared_bytes: 5, ctas }
         };
@@ -278,6 +290,7 @@ mod tests {
             few_long: Some([11, 12, 13].map(few(512, 20))),
             few_glu: Some([4, 5, 6].map(few(256, 12))),
             many,
+            many_fast: None,
             exact: [8, 9].map(few(256, 30)),
             exact_many: Function::fake(10),
         }
@@ -303,8 +316,9 @@ mod tests {
         for rows in FEW {
             for exact in [false, true] {
                 let plain = product(ADD, rows, exact);
-                let (f, shape) = product_launch(&kernels(), &plain);
-                let (same, alike) = product_launch(&kernels(), &Product { gain: 1, ..plain });
+                let (f, shape) = product_launch(&kernels(), StoredProducts::Same, &plain);
+                let (same, alike) =
+                    product_launch(&kernels(), StoredProducts::Same, &Product { gain: 1, ..plain });
                 assert!(f == same && shape.grid == alike.grid, "{rows} {exact}");
             }
         }
@@ -314,13 +328,14 @@ mod tests {
     #[should_panic(expected = "a launch of its own")]
     fn products_of_many_rows_make_no_norm() {
         let plain = product(ADD, FEW_ROWS + 1, false);
-        product_launch(&kernels(), &Product { gain: 1, ..plain });
+        product_launch(&kernels(), StoredProducts::Same, &Product { gain: 1, ..plain });
     }
 
     #[test]
     fn the_kernel_changes_only_at_its_number_of_rows() {
         let of = |mode, rows, exact| {
-            let (f, shape) = product_launch(&kernels(), &product(mode, rows, exact));
+            let (f, shape) =
+                product_launch(&kernels(), StoredProducts::Same, &product(mode, rows, exact));
             let number = (0..99).find(|&number| Function::fake(number) == f).unwrap();
             (number, shape.grid, shape.threads)
         };
@@ -331,13 +346,42 @@ mod tests {
         }
         let mut long = product(SET, 9, false);
         long.x.cols = 8192;
-        let (f, shape) = product_launch(&kernels(), &long);
+        let (f, shape) = product_launch(&kernels(), StoredProducts::Same, &long);
         assert!(f == Function::fake(12) && shape.threads == 512, "{shape:?}");
-        assert_eq!(of(ADD, 33, false), (7, (1, 5, 1), 288));
-        assert_eq!(of(GLU, 129, false), (7, (2, 4, 1), 288));
+        assert_eq!(of(ADD, 33, false), (7, (1, 5, 1), 256));
+        assert_eq!(of(GLU, 129, false), (7, (3, 4, 1), 256));
         for (rows, f) in [(8, 8), (9, 9), (32, 9)] {
             assert_eq!(of(SET, rows, true), (f, (few, 1, 1), 256), "{rows}");
         }
         assert_eq!(of(SET, 65, true), (10, (2, 4 + 4 + 1, 1), 256));
+    }
+
+    #[test]
+    fn ctas_that_stay_are_no_more_than_there_are_tiles_or_processors() {
+        let tile =
+            |f, rows| TileKernel { f: Function::fake(f), rows, threads: 384, shared_bytes: 9 };
+        let stay = |f, rows| ManyKernel { tile: tile(f, rows), ctas: Some(132) };
+        let kernels =
+            LinearKernels { many: stay(20, 128), many_fast: Some(stay(21, 256)), ..kernels() };
+        let of = |products, mode, rows, exact| {
+            let (f, shape) = product_launch(&kernels, products, &product(mode, rows, exact));
+            let number = (0..99).find(|&number| Function::fake(number) == f).unwrap();
+            (number, shape.grid)
+        };
+        use StoredProducts::{Fast, Same};
+        assert_eq!(of(Same, SET, 33, false), (20, (5, 1, 1)));
+        assert_eq!(of(Same, GLU, 257, false), (20, (12, 1, 1)));
+        assert_eq!(of(Same, SET, 100_000, false), (20, (132, 1, 1)));
+        // Five tiles of weights: while all small tiles go at once, they are faster.
+        for rows in [1, 32, 33, 128, 129, 256, 26 * 128] {
+            assert_eq!(of(Fast, SET, rows, false), of(Same, SET, rows, false), "{rows}");
+        }
+        assert_eq!(of(Fast, SET, 27 * 128, false), (21, (70, 1, 1)));
+        assert_eq!(of(Fast, GLU, 40 * 128, false), (21, (80, 1, 1)));
+        assert_eq!(of(Fast, SET, 100_000, false), (21, (132, 1, 1)));
+        assert_eq!(of(Fast, SET, 100_000, true), of(Same, SET, 100_000, true), "one for pairs");
+        let without = LinearKernels { many_fast: None, ..kernels };
+        let (f, _) = product_launch(&without, Fast, &product(SET, 100_000, false));
+        assert!(f == Function::fake(20), "where there is no other kernel");
     }
 }

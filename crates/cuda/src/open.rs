@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use ignis_backend::{CopyWay, DeviceError, KvFormat, StoredActivations};
+use ignis_backend::{CopyWay, DeviceError, KvFormat, StoredActivations, StoredProducts};
 use ignis_types::{Bytes, DType, PlanLine};
 
 use crate::driver::{self, Card, Context};
@@ -29,6 +29,8 @@ pub struct CudaOptions {
     pub kv_format: KvFormat,
     /// What products read.
     pub activations: StoredActivations,
+    /// How products of many rows are summed.
+    pub products: StoredProducts,
     /// Whether a table that is no product's stays in host memory.
     pub tables_on_host: bool,
     /// Dtypes of the model's matrices in its file: kernels are made for how those are kept; `None`:
@@ -176,7 +178,7 @@ fn force_copies(context: &Context) -> Result<(), DeviceError> {
 
 /// Makes the driver take now what it would take at a first launch: a kernel that touches nothing.
 fn force(context: &Context, kernels: &Kernels) -> Result<(), DeviceError> {
-    let launcher = crate::launch::Launcher { context, kernels };
+    let launcher = crate::launch::Launcher { context, kernels, products: StoredProducts::Same };
     launcher.add_rows(0, 0, 0)?;
     context.wait()
 }

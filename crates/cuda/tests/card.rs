@@ -6,7 +6,9 @@ mod recorded;
 #[path = "../../cpu/tests/support/mod.rs"]
 mod support;
 
-use ignis_backend::{Activations, Device, KvFormat, LaneSampling, StoredActivations};
+use ignis_backend::{
+    Activations, Device, KvFormat, LaneSampling, StoredActivations, StoredProducts,
+};
 use ignis_cpu::CpuOptions;
 use ignis_cpu::simd::Isa;
 use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
@@ -40,16 +42,21 @@ const MODES: [Mode; 4] = [
 ];
 const FAST: Mode = MODES[0];
 
-fn card((activations, kv_format): Mode) -> CudaDevice {
+fn card((activations, kv_format): Mode, products: StoredProducts) -> CudaDevice {
     let path = |name| std::env::var_os(name).map(Into::into);
     let libraries = Libraries { nvrtc: path("CARD_NVRTC"), cache: path("CARD_KERNELS") };
     let (tables_on_host, dtypes) = (false, None);
-    let options = CudaOptions { kv_format, activations, tables_on_host, dtypes, libraries };
+    let options =
+        CudaOptions { kv_format, activations, products, tables_on_host, dtypes, libraries };
     CudaDevice::new(&options).unwrap()
 }
 
 fn rig(shape: &Shape, mode: Mode) -> Rig<CudaDevice> {
-    let mut rig = Rig::on(card(mode), llama(shape), LIMITS);
+    rig_with(shape, mode, StoredProducts::Same)
+}
+
+fn rig_with(shape: &Shape, mode: Mode, products: StoredProducts) -> Rig<CudaDevice> {
+    let mut rig = Rig::on(card(mode, products), llama(shape), LIMITS);
     poison(&mut rig);
     rig
 }
@@ -82,6 +89,11 @@ fn bound(shape: &Shape, activations: StoredActivations) -> f64 {
     }
 }
 
+fn worst_of(exact: &[f64], found: &[f32]) -> f64 {
+    let off = exact.iter().zip(found).map(|(a, b)| (a - f64::from(*b)).abs());
+    off.fold(0.0, |most, d| if d > most || d.is_nan() { d } else { most })
+}
+
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn logits_are_those_of_the_naive_forward() {
@@ -92,15 +104,36 @@ fn logits_are_those_of_the_naive_forward() {
             let scale = exact.iter().fold(1.0f64, |most, l| most.max(l.abs()));
             for mode in [FAST, (StoredActivations::F32, KvFormat::F32)] {
                 let found = &rig(&shape, mode).round(&[(3, 0, &tokens)])[0];
-                let worst = exact
-                    .iter()
-                    .zip(found)
-                    .map(|(a, b)| (a - f64::from(*b)).abs() / scale)
-                    .fold(0.0, |most, d| if d > most || d.is_nan() { d } else { most });
+                let worst = worst_of(&exact, found) / scale;
                 let name = mode.0.name();
                 println!("{} {} {name} len {len}: {worst:.2e}", shape.matrices, shape.head_dim);
                 assert!(worst < bound(&shape, mode.0), "{shape:?} {mode:?} {len}: off by {worst}");
             }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn fast_products_are_as_right_and_those_of_short_chunks_are_the_same() {
+    // Of 500 rows such an MLP has more tiles than a card has processors, and so the fast kernel.
+    let inner = 2560;
+    for shape in [SHAPES[1], SHAPES[4], SHAPES[6]].map(|s| Shape { hidden: 256, inner, ..s }) {
+        let mut fast = rig_with(&shape, FAST, StoredProducts::Fast);
+        let mut same = rig(&shape, FAST);
+        for len in [1, 33, 128, 256, 500] {
+            let tokens = prompt(len, shape.vocab, len as u64);
+            let found = fast.round(&[(3, 0, &tokens)]).remove(0);
+            let expected = same.round(&[(3, 0, &tokens)]).remove(0);
+            if len <= 256 {
+                assert_eq!(bits(&found), bits(&expected), "{shape:?} {len}");
+                continue;
+            }
+            let exact = naive::logits(&llama(&shape), &tokens);
+            let scale = exact.iter().fold(1.0f64, |most, l| most.max(l.abs()));
+            let [worst, other] = [&found, &expected].map(|one| worst_of(&exact, one) / scale);
+            println!("{} fast: {worst:.2e}, same: {other:.2e}", shape.matrices);
+            assert!(worst < bound(&shape, FAST.0), "{shape:?} {len}: off by {worst}");
         }
     }
 }
@@ -213,7 +246,7 @@ fn samples_are_those_of_the_cpu() {
     let options =
         CpuOptions { threads: 1, activations: Activations::F32, kv_format: KvFormat::Bf16 };
     let mut cpu = Rig::of(llama(&shape), limits, options, Isa::detect());
-    let mut gpu = Rig::on(card(FAST), llama(&shape), limits);
+    let mut gpu = Rig::on(card(FAST, StoredProducts::Same), llama(&shape), limits);
     let plain = Sampling::default();
     let kinds = [
         Sampling { temperature: 0.0, logprobs: Some(20), ..plain.clone() },

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ignis_backend::{
     Blocks, COPIES_MAX, Copied, CopyId, CopyPart, CopyWay, Device, KvFormat, StoredActivations,
+    StoredProducts,
 };
 use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
 use ignis_ops::{Op, Program, WeightId, WeightKind, WeightSpec};
@@ -27,6 +28,7 @@ fn card(tables_on_host: bool) -> CudaDevice {
     CudaDevice::new(&CudaOptions {
         kv_format: KvFormat::Bf16,
         activations: StoredActivations::Bf16,
+        products: StoredProducts::Same,
         tables_on_host,
         dtypes: None,
         libraries,

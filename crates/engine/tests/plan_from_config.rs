@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use ignis_backend::{Activations, DeviceLayout, KvFormat, StoredActivations, StoredLayout};
+use ignis_backend::{
+    Activations, DeviceLayout, KvFormat, StoredActivations, StoredLayout, StoredProducts,
+};
 use ignis_cpu::{CpuLayout, CpuOptions};
 use ignis_engine::{Needs, needs};
 use ignis_formats::{Checkpoint, FormatError};
@@ -12,6 +14,7 @@ use ignis_types::{Bytes, Limits, PlanLine};
 const STORED: StoredLayout = StoredLayout {
     kv_format: KvFormat::Bf16,
     activations: StoredActivations::Bf16,
+    products: StoredProducts::Same,
     tables_on_host: false,
 };
 

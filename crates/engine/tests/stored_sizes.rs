@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ignis_backend::{
     DeviceLayout, FEW_ROWS, GRAPH_LANES_MAX, KvFormat, StoredActivations, StoredLayout,
-    StoredScratch, run_classes,
+    StoredProducts, StoredScratch, run_classes,
 };
 use ignis_engine::lay_out;
 use ignis_formats::Checkpoint;
@@ -28,11 +28,16 @@ const LIMITS: Limits = Limits {
     retained_host: 0,
 };
 
+fn layout(kv_format: KvFormat, activations: StoredActivations) -> StoredLayout {
+    let products = StoredProducts::Same;
+    StoredLayout { kv_format, activations, products, tables_on_host: false }
+}
+
 #[test]
 fn the_plan_has_the_bytes_that_the_device_uses() {
     let program = golden("qwen3");
     for activations in [Bf16, F32] {
-        let layout = StoredLayout { kv_format: KvFormat::Bf16, activations, tables_on_host: false };
+        let layout = layout(KvFormat::Bf16, activations);
         let mapped = lay_out(&program, &LIMITS, &layout).unwrap();
         let scratch = StoredScratch::new(&program, &LIMITS, activations).unwrap();
         assert_eq!(mapped.addresses().scratch.1.0, scratch.end, "{activations:?}");
@@ -49,6 +54,8 @@ fn the_plan_has_the_bytes_that_the_device_uses() {
         assert!(lines(PlanLine::DecodeGraph) > 0);
         let name = format!("cuda 3 {} BF16", activations.name());
         assert_eq!(layout.state_format(), name);
+        let fast = StoredLayout { products: StoredProducts::Fast, ..layout };
+        assert_ne!(fast.state_format(), name);
         // x, q, k and v at once; normed rows are never in memory, nor attended ones.
         let widest = 4 * 1032 * (128 + 256 + 128 + 128);
         assert_eq!(lines(PlanLine::Workspace) - scratch.end, widest, "{activations:?}");
@@ -58,8 +65,7 @@ fn the_plan_has_the_bytes_that_the_device_uses() {
 #[test]
 fn recorded_rounds_are_counted_up_to_their_widest() {
     let program = golden("llama");
-    let layout =
-        StoredLayout { kv_format: KvFormat::Bf16, activations: Bf16, tables_on_host: false };
+    let layout = layout(KvFormat::Bf16, Bf16);
     let bytes =
         |lanes_max| layout.graph_bytes(&program, &Limits { lanes_max, ..LIMITS }).unwrap().0;
     assert!(bytes(1) < bytes(2));
@@ -70,7 +76,7 @@ fn recorded_rounds_are_counted_up_to_their_widest() {
 fn recorded_rounds_are_counted_by_what_they_launch() {
     let program = golden("llama");
     let bytes = |kv_format, lanes_max| {
-        let layout = StoredLayout { kv_format, activations: Bf16, tables_on_host: false };
+        let layout = layout(kv_format, Bf16);
         layout.graph_bytes(&program, &Limits { lanes_max, ..LIMITS }).unwrap().0
     };
     let launch = (5 << 9) * run_classes(&LIMITS).len() as u64;
@@ -86,11 +92,7 @@ fn recorded_rounds_are_counted_by_what_they_launch() {
 #[test]
 fn matrices_are_planned_in_whole_groups() {
     let program = golden("llama");
-    let layout = |activations| StoredLayout {
-        kv_format: KvFormat::Bf16,
-        activations,
-        tables_on_host: false,
-    };
+    let layout = |activations| layout(KvFormat::Bf16, activations);
     let mut weight = program.weights[program.weights.len() - 1].clone();
     weight.kind = WeightKind::Matrix;
     // In bf16, and in pairs, for which plain weights are kept as they are.

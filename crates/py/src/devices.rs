@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use ignis_backend::{Activations, Device, DeviceLayout, KvFormat, StoredActivations, StoredLayout};
+use ignis_backend::{
+    Activations, Device, DeviceLayout, KvFormat, StoredActivations, StoredLayout, StoredProducts,
+};
 use ignis_cpu::{CpuDevice, CpuLayout, CpuOptions};
 use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
 use ignis_ops::{Program, WeightKind};
@@ -27,9 +29,13 @@ pub(crate) struct DeviceOptions {
     kv_format: String,
     #[pyo3(get)]
     activations: String,
+    #[pyo3(get)]
+    products: String,
     kv: KvFormat,
     /// For the CPU, and for a card.
     act: (Activations, StoredActivations),
+    /// For a card.
+    sums: StoredProducts,
     /// On a card, a table that is no product's stays in host memory.
     tables_on_host: bool,
     libraries: Libraries,
@@ -46,6 +52,7 @@ impl DeviceOptions {
         nvrtc = None,
         kernels = None,
         embedding = "device",
+        products = "same",
     ))]
     fn new(
         device: &str,
@@ -55,6 +62,7 @@ impl DeviceOptions {
         nvrtc: Option<PathBuf>,
         kernels: Option<PathBuf>,
         embedding: &str,
+        products: &str,
     ) -> PyResult<Self> {
         let unknown = |what: &str, found: &str, expected: &str| {
             PyValueError::new_err(format!("{what} is {found:?}, expected {expected}"))
@@ -79,6 +87,14 @@ impl DeviceOptions {
             other if on_card => return Err(unknown("activations", other, "bf16 or f32")),
             other => return Err(unknown("activations", other, "int8 or f32")),
         };
+        let sums = match (products, act.1) {
+            ("same", _) => StoredProducts::Same,
+            ("fast", StoredActivations::Bf16) if on_card => StoredProducts::Fast,
+            ("fast", _) => {
+                return Err(unknown("products", products, "same: fast is of bf16 on a card"));
+            }
+            (other, _) => return Err(unknown("products", other, "same or fast")),
+        };
         if !["host", "device"].contains(&embedding) {
             return Err(unknown("embedding", embedding, "host or device"));
         }
@@ -87,8 +103,10 @@ impl DeviceOptions {
             threads,
             kv_format: kv_format.to_owned(),
             activations: activations.to_owned(),
+            products: products.to_owned(),
             kv,
             act,
+            sums,
             tables_on_host: embedding == "host",
             libraries: Libraries { nvrtc, cache: kernels },
         })
@@ -142,6 +160,7 @@ impl DeviceOptions {
         CudaOptions {
             kv_format: self.kv,
             activations: self.act.1,
+            products: self.sums,
             tables_on_host: self.tables_on_host,
             dtypes: Some(matrix_dtypes(program)),
             libraries: self.libraries.clone(),
@@ -154,6 +173,7 @@ impl DeviceOptions {
             "cuda" => Box::new(StoredLayout {
                 kv_format: self.kv,
                 activations: self.act.1,
+                products: self.sums,
                 tables_on_host: self.tables_on_host,
             }),
             "sim" => Box::new(SimLayout),

@@ -29,7 +29,7 @@ from ignis.plan import device_to_run
 from ignis.plan.core import native_errors
 from ignis.plan.cores import physical_cores
 from ignis.plan.cuda import device_options
-from ignis.plan.plan import activations_of
+from ignis.plan.plan import activations_of, products_of
 from ignis.server.loading import text_of_model
 
 PAGE_TOKENS = 64
@@ -46,6 +46,7 @@ class LoadOptions:
     device: str
     threads: int
     activations: str
+    products: str
     embedding: str
     kv_format: str
     chunk_tokens: int
@@ -99,6 +100,7 @@ def main(args: argparse.Namespace) -> int:
         device=device.kind,
         threads=args.threads or config.cpu.threads or physical_cores(),
         activations=activations_of(config, device.kind),
+        products=products_of(config, device.kind),
         kv_format=config.model.kv_format,
         embedding=config.model.embedding_residency,
         chunk_tokens=config.model.prefill_chunk or device.chunk_tokens,
@@ -111,6 +113,7 @@ def main(args: argparse.Namespace) -> int:
         "model": name,
         "threads": options.threads,
         "activations": options.activations,
+        "products": options.products,
         "kv_format": options.kv_format,
         "embedding_residency": options.embedding,
         "prefill_chunk": options.chunk_tokens,
@@ -141,6 +144,7 @@ def load(options: LoadOptions, lanes: int, pages_a_lane: int, pages: int) -> Eng
         threads=options.threads,
         kv_format=options.kv_format,
         activations=options.activations,
+        products=options.products,
         embedding=options.embedding,
     )
     with native_errors():

@@ -277,6 +277,13 @@ class CudaOptions:
         "of both and is slower.",
         applies_to="device cuda",
     )
+    products: str = option(
+        Choice(("same", "fast")),
+        "same",
+        "Products of many rows: same, to the bits that few rows have, or fast, which long chunks "
+        "of a prompt gain from, and whose last digits depend on how a prompt is cut into chunks.",
+        applies_to="device cuda of compute capability 9.0, with activations in bf16",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,7 @@ def load_engine(
             threads=plan.threads,
             kv_format=plan.kv_format,
             activations=plan.activations,
+            products=plan.products,
             embedding=plan.embedding,
         )
         disk = plan.disk

@@ -60,6 +60,7 @@ class Ask:
     threads: int = 1
     kv_format: str = "bf16"
     activations: str = "int8"
+    products: str = "same"
     embedding: str = "device"
     retained_device: int = 0
     retained_host: int = 0

@@ -98,6 +98,7 @@ class NativeCore:
                     threads=ask.threads,
                     kv_format=ask.kv_format,
                     activations=ask.activations,
+                    products=ask.products,
                     embedding=ask.embedding,
                 ),
             )
@@ -171,6 +172,7 @@ def sizes_by_ask(core: PlanCore, path: str, device: str) -> SizesOf:
                 threads=ask.threads,
                 kv_format=ask.kv_format,
                 activations=ask.activations,
+                products=ask.products,
                 embedding=ask.embedding,
                 retained_device=ask.retained_device,
                 free_bytes=0,

@@ -34,6 +34,7 @@ def device_options(
     threads: int = 1,
     kv_format: str = "bf16",
     activations: str | None = None,
+    products: str = "same",
     embedding: str = "device",
 ) -> _native.DeviceOptions:
     """Options of the core for a kind of device, with the libraries that a card needs.
@@ -52,6 +53,7 @@ def device_options(
         nvrtc=nvrtc_file(),
         kernels=str(kernels_folder()),
         embedding=embedding,
+        products=products,
     )
 
 

@@ -48,6 +48,7 @@ class Plan:
     threads: int
     kv_format: str
     activations: str
+    products: str
     embedding: str
     retained_device_slots: int
     retained_host_slots: int
@@ -153,6 +154,19 @@ def activations_of(config: Config, kind: str) -> str:
     return config.cuda.activations if kind == "cuda" else config.cpu.activations
 
 
+def products_of(config: Config, kind: str) -> str:
+    """How a config has prompts multiplied on a kind of device.
+
+    Raises ConfigError where its activations leave no choice.
+    """
+    if kind != "cuda":
+        return "same"
+    if config.cuda.products == "fast" and config.cuda.activations != "bf16":
+        place = config.source("cuda.products").place
+        raise ConfigError(f"{place} is fast, which is for cuda.activations bf16 alone")
+    return config.cuda.products
+
+
 def ask_for(
     config: Config,
     model: Model,
@@ -194,6 +208,7 @@ def ask_for(
         threads=config.cpu.threads or physical_cores() if device.kind == "cpu" else 1,
         kv_format=config.model.kv_format,
         activations=activations_of(config, device.kind),
+        products=products_of(config, device.kind),
         embedding=config.model.embedding_residency if device.kind == "cuda" else "device",
         retained_device=config.reuse.retained_device,
         retained_host=slots,
@@ -267,6 +282,7 @@ def _freeze(ask: Ask, adapted: Ask, result: Cut, model: Model, device: Device) -
         threads=adapted.threads,
         kv_format=adapted.kv_format,
         activations=adapted.activations,
+        products=adapted.products,
         embedding=adapted.embedding,
         retained_device_slots=adapted.retained_device,
         retained_host_slots=adapted.retained_host,

@@ -294,6 +294,15 @@ def test_activations_are_those_of_the_device_that_is_planned_for() -> None:
     assert plan_of(cuda__activations="f32").activations == "int8"
 
 
+def test_fast_products_are_of_a_card_and_of_bf16() -> None:
+    h200 = device_to_plan("h200")
+    assert plan_of(device=h200).products == "same"
+    assert plan_of(device=h200, cuda__products="fast").products == "fast"
+    assert plan_of(cuda__products="fast").products == "same"
+    with pytest.raises(ConfigError, match=r"cuda\.activations bf16"):
+        plan_of(device=h200, cuda__products="fast", cuda__activations="f32")
+
+
 def test_what_the_driver_takes_is_not_allocated_at_load() -> None:
     plan = plan_of(device=device_to_plan("h200"))
     lines = {line.name: line.bytes for line in plan.lines}

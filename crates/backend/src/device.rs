@@ -57,6 +57,11 @@ pub trait Device: Send {
     fn layout(&self) -> &dyn DeviceLayout;
     /// A name for tables, events and metrics, such as `cpu (2 threads, avx512-vnni)`.
     fn describe(&self) -> String;
+    /// What the bits of pages and sections depend on beside [`DeviceLayout::state_format`], which
+    /// is known without a device: how this very one computes. Nothing, where all of a kind agree.
+    fn arithmetic(&self) -> String {
+        String::new()
+    }
     /// Bytes that the driver takes beside the reservation, by line: measured when the device was
     /// opened, and part of the plan. Nothing, for a device without a driver.
     fn measured(&self) -> &[(PlanLine, Bytes)] {

@@ -131,8 +131,13 @@ impl Device for CudaDevice {
 
     fn describe(&self) -> String {
         let card = &self.opened.card;
-        let (major, minor) = card.capability;
-        format!("cuda ({}, sm_{major}{minor}, {} processors)", card.name, card.processors)
+        format!("cuda ({}, {}, {} processors)", card.name, self.arithmetic(), card.processors)
+    }
+
+    /// In which order one instruction of tensor cores adds is a generation's own.
+    fn arithmetic(&self) -> String {
+        let (major, minor) = self.opened.card.capability;
+        format!("sm_{major}{minor}")
     }
 
     fn measured(&self) -> &[(PlanLine, Bytes)] {

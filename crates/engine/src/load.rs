@@ -59,7 +59,7 @@ pub fn load(
     let put = |device: &mut dyn Device| put_weights(checkpoint, &model.program, device, progress);
     let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
     let pages = PageTable::new(limits.pages, limits.lanes_max, slots, stride);
-    let identity = identity(checkpoint, &model.program, device.layout())?;
+    let identity = identity(checkpoint, &model.program, &*device)?;
     seat(&model.program, limits, device, plan, pages, (storage, identity), put)
 }
 
@@ -84,7 +84,7 @@ pub fn load_random(
     };
     let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
     let pages = PageTable::new(limits.pages, limits.lanes_max, slots, stride);
-    let identity = identity_of_program(program, device.layout(), 0);
+    let identity = identity_of_program(program, &*device);
     seat(program, limits, device, plan, pages, (storage, identity), put)
 }
 
@@ -107,7 +107,7 @@ pub fn simulated(
     }
     let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
     let pages = PageTable::with_order(order.into_iter(), limits.lanes_max, slots, stride);
-    let identity = identity_of_program(program, device.layout(), seed);
+    let identity = identity_of_program(program, &*device);
     seat(program, limits, device, &plan, pages, (storage, identity), |_| Ok(()))
 }
 

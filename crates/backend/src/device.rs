@@ -48,6 +48,17 @@ pub struct LaneSampling<'a> {
     pub logit_bias: &'a [(u32, f32)],
 }
 
+/// Kinds of decode rounds that a device recorded when it was bound, to launch each as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Kinds that were recorded; the others are launched step by step.
+    pub kept: u32,
+    /// Kinds there are.
+    pub kinds: u32,
+    /// What the driver took for the recordings.
+    pub bytes: Bytes,
+}
+
 /// A device that runs programs over one reservation of memory.
 ///
 /// Life: `reserve` once, `bind` once, `put_weight` for every weight, then rounds. Nothing after
@@ -78,6 +89,10 @@ pub trait Device: Send {
         addresses: &Addresses,
         limits: &Limits,
     ) -> Result<(), DeviceError>;
+    /// What was recorded of decode rounds; `None`, for a device that records none.
+    fn recorded(&self) -> Option<Recorded> {
+        None
+    }
     /// Converts a stored weight into the arena: the bytes of each of its tensors, in order, in
     /// `WeightSpec::dtype`.
     fn put_weight(&mut self, id: WeightId, stored: &[&[u8]]) -> Result<(), DeviceError>;

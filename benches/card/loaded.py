@@ -22,10 +22,15 @@ class Loaded:
         *,
         device: str = "cuda",
         tiers: _native.TierOptions | None = None,
+        table: str = "device",
     ) -> None:
         threads = physical_cores() if device == "cpu" else 1
         options = device_options(
-            device, threads=threads, kv_format=kv_format, activations=activations
+            device,
+            threads=threads,
+            kv_format=kv_format,
+            activations=activations,
+            embedding=table,
         )
         needs = _native.needs(model, limits, options)
         lines = dict(needs.lines) | dict(options.measured(model))

@@ -29,7 +29,6 @@ def lines(profile: Profile, found: dict[str, Any]) -> list[Line]:
     table = []
     for model in found["models"]:
         rows = model.get("rows", {})
-        start = rows.get("prefill", {}).get("value")
         for name in (name for name in ROWS if name in rows):
             line: Line = {
                 "geometry": model["geometry"],
@@ -40,9 +39,8 @@ def lines(profile: Profile, found: dict[str, Any]) -> list[Line]:
             }
             line["ceiling"] = ceiling(name, rows[name], ceilings, model["geometry"])
             line["peer"] = peers.get(model["geometry"], {}).get(name, {}).get("value")
-            line["of_start"] = (
-                rows[name]["value"] / start if name == "prefill-deep" and start else None
-            )
+            other = rows.get(ROWS[name].of, {}).get("value")
+            line["of_row"] = rows[name]["value"] / other if other else None
             line["goal"], line["met"] = judge(goal_of(profile, name, model["format"]), line)
             table.append(line)
     return table
@@ -83,7 +81,7 @@ def judge(goal: Goal | None, line: Line) -> tuple[str, bool | None]:
     if goal.measure == "at_most":
         return goal.text(), abs(value) <= goal.reach
     if goal.measure == "start":
-        return goal.text(), None if line["of_start"] is None else line["of_start"] >= goal.reach
+        return goal.text(), None if line["of_row"] is None else line["of_row"] >= goal.reach
     bound = line["ceiling"]
     return goal.text(), None if not bound else value / bound >= goal.reach
 
@@ -102,12 +100,12 @@ def markdown(profile: Profile, found: dict[str, Any]) -> str:
     text += "same run: decode of reading its weights, keys and values once, prefill of its "
     text += "products in bf16 without attention, moves of a copy from or to pinned memory.\n\n"
     text += "| geometry | format | row | measured | unit | of ceiling | of transformers | "
-    text += "of depth 0 | reach | met |\n|---|---|---|---:|---|---:|---:|---:|---|---|\n"
+    text += "of a row | reach | met |\n|---|---|---|---:|---|---:|---:|---|---|---|\n"
     for line in found["table"]:
         shares = [
             _share(line["value"], line["ceiling"]),
             _share(line["value"], line["peer"]),
-            "" if line["of_start"] is None else f"{line['of_start']:.0%}",
+            "" if line["of_row"] is None else f"{line['of_row']:.0%} of {ROWS[line['row']].of}",
         ]
         met = {True: "yes", False: "no", None: ""}[line["met"]]
         text += f"| {line['geometry']} | {line['format']} | {line['row']} | "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Part = Literal["engine", "ready"]
+Table = Literal["device", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,14 @@ class Row:
     why: str
     heavy: bool = False
     part: Part = "engine"
+    of: str = ""  # the row that it is a share of
+    table: Table = "device"  # where the embedding table lies
+
+
+def _with_table_on_host(row: str) -> Row:
+    """The same row where the embedding table stays in host memory, which is the default."""
+    why = f"{row} with the embedding table in host memory"
+    return Row(f"{row}-host", "tok/s", why, heavy=True, of=row, table="host")
 
 
 ROWS = {
@@ -30,12 +39,14 @@ ROWS = {
         Row("decode-8", "tok/s", "eight users share each read of the weights"),
         Row("decode-1-deep", "tok/s", "32K tokens of keys and values are read too"),
         Row("prefill", "tok/s", "a 2,048-token chunk at the start: products"),
-        Row("prefill-deep", "tok/s", "a 2,048-token chunk at 32K: attention counts"),
+        Row("prefill-deep", "tok/s", "a 2,048-token chunk at 32K: attention counts", of="prefill"),
         Row("hand-over", "%", "what scheduler and hand-over add to a round of eight lanes"),
         Row("memory", "MiB", "what the driver counts beyond the plan"),
         Row("move-out", "GB/s", "a sequence's pages to KV-RAM", heavy=True),
         Row("move-in", "GB/s", "and back", heavy=True),
         Row("ready", "s", "`ignis serve` from its start, weights in the page cache", True, "ready"),
+        _with_table_on_host("decode-1"),
+        _with_table_on_host("prefill"),
     )
 }
 

@@ -318,6 +318,10 @@ class Engine:
     retained_slots: int  # device slots come first
     vocab: int
     description: str
+    @property
+    def recorded_rounds(self) -> tuple[int, int, int] | None:
+        """Kinds of decode rounds that are launched as one, how many kinds there are, and the bytes
+        that the driver took; None where the device records none."""
     def pages_free(self) -> int: ...
     def pages_held(self, lanes: array[int], count: int) -> int:
         """Distinct pages that the first `count` of `lanes` ("I") hold together."""

@@ -147,12 +147,15 @@ def test_the_table_has_shares_of_ceilings_peers_and_goals() -> None:
     assert lines["qwen3-8b", "bf16", "decode-8"]["ceiling"] == pytest.approx(8 * 4e12 / 16e9)
     assert lines["qwen3-8b", "bf16", "prefill"]["ceiling"] == pytest.approx(1.0 / 0.04)
     assert lines["qwen3-8b", "bf16", "move-out"]["ceiling"] == 50.0
-    assert lines["llama-8b", "q4_k", "prefill-deep"]["of_start"] == 1.0
+    assert lines["llama-8b", "q4_k", "prefill-deep"]["of_row"] == 1.0
+    assert lines["qwen3-8b", "bf16", "decode-1-host"]["of_row"] == 1.0
+    assert ("qwen3-8b", "q8_0", "decode-1-host") not in lines
     assert lines["qwen3-8b", "bf16", "ready"]["met"] is False
     assert ("llama-8b", "bf16", "move-out") not in lines
     text = report.markdown(PROFILES["h200"], found)
     assert text.count("\n| qwen3-8b |") + text.count("\n| llama-8b |") == len(found["table"])
     assert "commit abc" in text
+    assert "| 100% of decode-1 |" in text
     assert "llama.cpp" in text
     json.dumps(found)
 
@@ -180,6 +183,27 @@ def test_every_model_of_a_profile_fits_the_memory_of_its_card(name: str) -> None
         needs = _native.needs(model, limits, _native.DeviceOptions("cuda"))
         total = sum(count for _, count in needs.lines) + limits.pages * needs.kv_page_bytes
         assert total + taken < card.total_bytes, f"{geometry} {matrices}: {total / 2**30:.1f} GiB"
+
+
+def test_a_row_is_a_share_of_another_with_its_unit() -> None:
+    for row in ROWS.values():
+        assert not row.of or ROWS[row.of].unit == row.unit
+
+
+def test_rows_are_measured_where_they_say_the_embedding_table_lies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def loaded(*args: Any, table: str, **named: Any) -> Loaded:
+        asked.append(table)
+        return Loaded(*args, table=table, **named)
+
+    monkeypatch.setattr(engine, "Loaded", loaded)
+    wanted = ["prefill-host", "decode-1-host", "prefill"]
+    found = engine.measure("tiny-qwen3-8b", "q8_0", wanted, SMALL, "cpu")
+    assert asked == ["host", "device"]
+    assert set(found["rows"]) == set(wanted)
 
 
 def test_every_goal_is_of_a_row_and_a_format_that_is_measured() -> None:

@@ -20,6 +20,9 @@ GOLDENS = Path(__file__).parents[1] / "golden"
 DENSE = ("llama", "llama-rope3", "llama-yarn", "qwen2", "qwen3")
 LENGTHS = (5, 64, 65, 200)
 GREEDY = _native.Sampling(temperature=0.0)
+# The largest of many rounding errors is itself a chance value: transformers' two ways to compute
+# attention, which round the same products, part in it by up to a half (qwen2 in bf16_gaps.json).
+CHANCE = 1.5
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -75,12 +78,15 @@ def test_tokens_and_log_probabilities_are_those_of_transformers(family: str) -> 
 
 @pytest.mark.parametrize("family", DENSE)
 def test_log_probabilities_in_bf16_are_near_those_of_transformers(family: str) -> None:
-    """Tokens of these random models part at the first rounding; log-probabilities do not."""
+    """As near as transformers' own bf16. Tokens of these random models part at the first rounding;
+    log-probabilities do not."""
     expected = tensors(GOLDENS / family / "expected.safetensors")
+    made = json.loads((GOLDENS / "bf16_gaps.json").read_text(encoding="utf-8"))
+    bound = CHANCE * max(made["gaps"]["eager"][family].values())
     model = Loaded(str(GOLDENS / family), _native.Limits(3, 64, 512, 24))
     for n in LENGTHS:
         ids = expected[f"ids.{n}"].tolist()
-        assert logprob_gap(model, ids, expected[f"logits.{n}"]) < 2e-2
+        assert logprob_gap(model, ids, expected[f"logits.{n}"]) <= bound, n
 
 
 @pytest.mark.parametrize("matrices", FORMATS)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import openai
 import pytest
@@ -17,6 +20,7 @@ from tests.server.process import ServerProcess
 pytestmark = pytest.mark.model
 
 MODEL = "smollm2-135m"
+README = Path(__file__).parents[2] / "README.md"
 ASK: list[ChatCompletionMessageParam] = [
     {"role": "user", "content": "What is the capital of France? Answer in one sentence."}
 ]
@@ -49,6 +53,16 @@ def test_the_model_is_listed_with_its_plan(client: OpenAI) -> None:
     assert lines["weights"] > 50_000_000
     assert sum(lines.values()) == extra["plan"]["total_bytes"]
     assert client.models.retrieve(MODEL).id == MODEL
+
+
+def test_what_the_readme_asks_first_is_answered_well(served: ServerProcess) -> None:
+    asked = re.search(r"-d '(.*)'", README.read_text(encoding="utf-8"))
+    assert asked
+    status, text = served.post("/v1/chat/completions", json.loads(asked[1]))
+    assert status == 200, text
+    (choice,) = json.loads(text)["choices"]
+    assert "H2O" in choice["message"]["content"]
+    assert choice["finish_reason"] == "stop"
 
 
 def test_a_chat_answers_in_english(client: OpenAI) -> None:

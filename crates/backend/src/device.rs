@@ -48,6 +48,17 @@ pub struct LaneSampling<'a> {
     pub logit_bias: &'a [(u32, f32)],
 }
 
+/// Kinds of decode rounds that a device recorded when it was bound, to launch each as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Kinds that were recorded; the others are launched step by step.
+    pub kept: u32,
+    /// Kinds there are.
+    pub kinds: u32,
+    /// What the driver took for the recordings.
+    pub bytes: Bytes,
+}
+
 /// A device that runs programs over one reservation of memory.
 ///
 /// Life: `reserve` once, `bind` once, `put_weight` for every weight, then rounds. Nothing after
@@ -57,6 +68,11 @@ pub trait Device: Send {
     fn layout(&self) -> &dyn DeviceLayout;
     /// A name for tables, events and metrics, such as `cpu (2 threads, avx512-vnni)`.
     fn describe(&self) -> String;
+    /// What the bits of pages and sections depend on beside [`DeviceLayout::state_format`], which
+    /// is known without a device: how this very one computes. Nothing, where all of a kind agree.
+    fn arithmetic(&self) -> String {
+        String::new()
+    }
     /// Bytes that the driver takes beside the reservation, by line: measured when the device was
     /// opened, and part of the plan. Nothing, for a device without a driver.
     fn measured(&self) -> &[(PlanLine, Bytes)] {
@@ -73,6 +89,10 @@ pub trait Device: Send {
         addresses: &Addresses,
         limits: &Limits,
     ) -> Result<(), DeviceError>;
+    /// What was recorded of decode rounds; `None`, for a device that records none.
+    fn recorded(&self) -> Option<Recorded> {
+        None
+    }
     /// Converts a stored weight into the arena: the bytes of each of its tensors, in order, in
     /// `WeightSpec::dtype`.
     fn put_weight(&mut self, id: WeightId, stored: &[&[u8]]) -> Result<(), DeviceError>;

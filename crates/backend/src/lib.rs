@@ -18,7 +18,7 @@ mod layout;
 mod pinned;
 mod stored;
 
-pub use device::{Addresses, COPIES_MAX, Device, LaneSampling};
+pub use device::{Addresses, COPIES_MAX, Device, LaneSampling, Recorded};
 pub use disk::{BLOCK_BYTES, Disk, DiskAction, DiskDone, DiskError, DiskOp};
 pub use error::DeviceError;
 pub use fused::{

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ignis_backend::{
     Addresses, Blocks, Copied, CopyId, CopyPart, CopyWay, Device, DeviceError, DeviceLayout,
-    LaneSampling, StoredLayout, StoredScratch,
+    LaneSampling, Recorded, StoredLayout, StoredScratch,
 };
 use ignis_ops::{Program, Round, SampleOut, WeightId};
 use ignis_types::{Bytes, Limits, Overflow, PlanLine};
@@ -63,12 +63,6 @@ impl CudaDevice {
             pinned: 0,
             opened,
         })
-    }
-
-    /// Kinds of decode rounds that were recorded, and what the driver took for them.
-    pub fn recorded(&self) -> (usize, Bytes) {
-        let kept = self.bound.as_ref().map(|bound| bound.graphs.kept());
-        kept.map_or((0, Bytes::ZERO), |(count, bytes)| (count, Bytes(bytes)))
     }
 
     fn memory(&self) -> &Memory {
@@ -133,8 +127,13 @@ impl Device for CudaDevice {
 
     fn describe(&self) -> String {
         let card = &self.opened.card;
-        let (major, minor) = card.capability;
-        format!("cuda ({}, sm_{major}{minor}, {} processors)", card.name, card.processors)
+        format!("cuda ({}, {}, {} processors)", card.name, self.arithmetic(), card.processors)
+    }
+
+    /// In which order one instruction of tensor cores adds is a generation's own.
+    fn arithmetic(&self) -> String {
+        let (major, minor) = self.opened.card.capability;
+        format!("sm_{major}{minor}")
     }
 
     fn measured(&self) -> &[(PlanLine, Bytes)] {
@@ -211,6 +210,10 @@ impl Device for CudaDevice {
         });
         let (run, memory, bound) = self.parts()?;
         bound.record(run, memory, graph_bytes.0)
+    }
+
+    fn recorded(&self) -> Option<Recorded> {
+        self.bound.as_ref().map(|bound| bound.graphs.recorded())
     }
 
     fn put_weight(&mut self, id: WeightId, stored: &[&[u8]]) -> Result<(), DeviceError> {

@@ -5,10 +5,11 @@
 //! width and each class of runs is recorded once, at load. Other rounds are launched step by step.
 //!
 //! The driver keeps recordings in memory of its own, which the plan bounds (`decode_graph`). A
-//! recording that would go beyond the bound is not kept, and its rounds are launched step by step.
+//! recording that would go beyond the bound is not kept, nor are any after it; their rounds are
+//! launched step by step, and the load says how many kinds those are.
 
-use ignis_backend::{DeviceError, GRAPH_LANES_MAX, run_classes};
-use ignis_types::Limits;
+use ignis_backend::{DeviceError, GRAPH_LANES_MAX, Recorded, run_classes};
+use ignis_types::{Bytes, Limits};
 
 use crate::driver::{Context, Graph};
 use crate::round::Counts;
@@ -19,7 +20,9 @@ pub(crate) struct Graphs {
     classes: &'static [u32],
     /// By width, then by class; the narrow ones first.
     kept: Vec<Graph>,
-    /// What the driver took for them.
+    /// How many there would be without a bound.
+    kinds: usize,
+    /// What the driver took for those that were kept.
     bytes: u64,
 }
 
@@ -45,18 +48,13 @@ impl Graphs {
         check: impl Fn(&Graph) -> Result<(), DeviceError>,
     ) -> Result<Graphs, DeviceError> {
         let before = context.free_bytes()?;
-        let mut graphs = Graphs { classes: run_classes(limits), kept: vec![], bytes: 0 };
-        for counts in kinds(limits) {
+        let made = kinds(limits).map(|counts| {
             let graph = context.record(|| work(&counts))?;
             check(&graph)?;
-            let bytes = before.saturating_sub(context.free_bytes()?);
-            if bytes > bound {
-                break;
-            }
-            graphs.kept.push(graph);
-            graphs.bytes = bytes;
-        }
-        Ok(graphs)
+            Ok((graph, before.saturating_sub(context.free_bytes()?)))
+        });
+        let (kept, bytes) = within(bound, made)?;
+        Ok(Graphs { classes: run_classes(limits), kept, kinds: kinds(limits).count(), bytes })
     }
 
     /// The recording of a round that draws for `draws` lanes.
@@ -64,10 +62,29 @@ impl Graphs {
         self.kept.get(place(self.classes, counts, draws)?)
     }
 
-    /// Recordings kept, and what the driver took for them.
-    pub(crate) fn kept(&self) -> (usize, u64) {
-        (self.kept.len(), self.bytes)
+    /// How much of what could be recorded was.
+    pub(crate) fn recorded(&self) -> Recorded {
+        let [kept, kinds] = [self.kept.len(), self.kinds].map(|count| count as u32);
+        Recorded { kept, kinds, bytes: Bytes(self.bytes) }
     }
+}
+
+/// Recordings up to the first with which all of them take more than `bound` bytes, and what they
+/// take. After that one none is made.
+fn within<G>(
+    bound: u64,
+    made: impl Iterator<Item = Result<(G, u64), DeviceError>>,
+) -> Result<(Vec<G>, u64), DeviceError> {
+    let (mut kept, mut taken) = (vec![], 0);
+    for one in made {
+        let (graph, bytes) = one?;
+        if bytes > bound {
+            break;
+        }
+        kept.push(graph);
+        taken = bytes;
+    }
+    Ok((kept, taken))
 }
 
 /// Index of the recording of a decode round that draws for every row.
@@ -107,6 +124,19 @@ mod tests {
                 assert!(found.runs >= runs, "{found:?} for {runs} runs");
             }
         }
+    }
+
+    #[test]
+    fn what_goes_beyond_the_bound_is_not_kept_and_ends_the_recording() {
+        let mut made = 0;
+        let mut record = |bound| {
+            made = 0;
+            within(bound, (1..=5).inspect(|&number| made = number).map(|n| Ok((n, 10 * n))))
+                .unwrap()
+        };
+        assert_eq!(record(50), (vec![1, 2, 3, 4, 5], 50));
+        assert_eq!(record(39), (vec![1, 2, 3], 30));
+        assert_eq!(made, 4);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Lanes over a sealed arena: who is seated, and what a lane holds.
 
 use ignis_arena::{Arena, FixedVec, Sealed};
-use ignis_backend::Device;
+use ignis_backend::{Device, Recorded};
 use ignis_ops::{LOGIT_BIAS_MAX, SampleOut, Sampling};
 use ignis_pages::{Holder, PageTable};
 use ignis_types::{Bytes, LaneId, Limits, PAGE_TOKENS, PlanLine, SlotId};
@@ -220,6 +220,11 @@ impl Engine {
     /// The device, in words.
     pub fn describe(&self) -> String {
         self.device.describe()
+    }
+
+    /// What the device recorded of decode rounds, if it records any.
+    pub fn recorded(&self) -> Option<Recorded> {
+        self.device.recorded()
     }
 
     /// Bytes of each plan line, read back from the arena.

@@ -55,12 +55,14 @@ pub fn load(
     storage: Storage,
     progress: &Progress,
 ) -> Result<Engine, EngineError> {
-    let model = Model::of(checkpoint)?;
-    let put = |device: &mut dyn Device| put_weights(checkpoint, &model.program, device, progress);
-    let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
-    let pages = PageTable::new(limits.pages, limits.lanes_max, slots, stride);
-    let identity = identity(checkpoint, &model.program, device.layout())?;
-    seat(&model.program, limits, device, plan, pages, (storage, identity), put)
+    let program = &Model::of(checkpoint)?.program;
+    let put = |device: &mut dyn Device| {
+        put_weights(program, device, progress, |_, weight| {
+            weight.tensors().map(|name| Ok(checkpoint.data(checkpoint.require(name)?)?)).collect()
+        })
+    };
+    let identity = identity(checkpoint, program, &*device)?;
+    seat(program, limits, device, plan, page_table(limits), (storage, identity), put)
 }
 
 /// As [`load`], of random weights in the geometry of `model` instead of a checkpoint's.
@@ -75,17 +77,10 @@ pub fn load_random(
     let program = &model.program;
     let put = |device: &mut dyn Device| {
         let random = RandomWeights::new(program, model.shape.hidden)?;
-        start_progress(program, progress);
-        for (index, weight) in program.weights.iter().enumerate() {
-            device.put_weight(WeightId(index as u32), &random.of(index, weight))?;
-            progress.done.fetch_add(stored_bytes(weight), Ordering::Relaxed);
-        }
-        Ok(())
+        put_weights(program, device, progress, |index, weight| Ok(random.of(index, weight)))
     };
-    let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
-    let pages = PageTable::new(limits.pages, limits.lanes_max, slots, stride);
-    let identity = identity_of_program(program, device.layout(), 0);
-    seat(program, limits, device, plan, pages, (storage, identity), put)
+    let identity = identity_of_program(program, &*device);
+    seat(program, limits, device, plan, page_table(limits), (storage, identity), put)
 }
 
 /// The witness model on a simulated device; pages are handed out in an order drawn from `seed`.
@@ -107,8 +102,13 @@ pub fn simulated(
     }
     let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
     let pages = PageTable::with_order(order.into_iter(), limits.lanes_max, slots, stride);
-    let identity = identity_of_program(program, device.layout(), seed);
+    let identity = identity_of_program(program, &*device);
     seat(program, limits, device, &plan, pages, (storage, identity), |_| Ok(()))
+}
+
+fn page_table(limits: &Limits) -> PageTable {
+    let (stride, slots) = (limits.sequence_pages_max(), limits.retained());
+    PageTable::new(limits.pages, limits.lanes_max, slots, stride)
 }
 
 /// Lay out, reserve on the device and the host, bind, put the weights, seal, warm up.
@@ -161,19 +161,17 @@ fn tiers(
     Ok(Tiers::with_memory(tier_limits, identity, nonce_seed, disk, &mut take)?)
 }
 
-fn put_weights(
-    checkpoint: &Checkpoint,
+/// Puts every weight, of which `tensors` gives the stored bytes by its index.
+fn put_weights<'a>(
     program: &Program,
     device: &mut dyn Device,
     progress: &Progress,
+    tensors: impl Fn(usize, &WeightSpec) -> Result<Vec<&'a [u8]>, EngineError>,
 ) -> Result<(), EngineError> {
-    start_progress(program, progress);
+    let total = program.weights.iter().map(stored_bytes).sum();
+    progress.total.store(total, Ordering::Relaxed);
     for (index, weight) in program.weights.iter().enumerate() {
-        let stored = weight
-            .tensors()
-            .map(|name| checkpoint.data(checkpoint.require(name)?))
-            .collect::<Result<Vec<_>, _>>()?;
-        device.put_weight(WeightId(index as u32), &stored)?;
+        device.put_weight(WeightId(index as u32), &tensors(index, weight)?)?;
         progress.done.fetch_add(stored_bytes(weight), Ordering::Relaxed);
     }
     Ok(())
@@ -183,11 +181,6 @@ fn put_weights(
 fn stored_bytes(weight: &WeightSpec) -> u64 {
     let elements = u64::from(weight.rows) * u64::from(weight.cols);
     elements / weight.dtype.block_elements() * weight.dtype.block_bytes()
-}
-
-fn start_progress(program: &Program, progress: &Progress) {
-    let total = program.weights.iter().map(stored_bytes).sum();
-    progress.total.store(total, Ordering::Relaxed);
 }
 
 impl Engine {

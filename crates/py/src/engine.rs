@@ -186,6 +186,12 @@ impl Engine {
         Ok(self.lock()?.describe())
     }
 
+    #[getter]
+    fn recorded_rounds(&self) -> PyResult<Option<(u32, u32, u64)>> {
+        let recorded = self.lock()?.recorded();
+        Ok(recorded.map(|found| (found.kept, found.kinds, found.bytes.0)))
+    }
+
     fn pages_free(&self) -> PyResult<u32> {
         Ok(self.lock()?.pages_free())
     }

@@ -4,49 +4,11 @@ use ignis_backend::{
     Addresses, Blocks, COPIES_MAX, Copied, CopyId, CopyPart, CopyWay, Device, DeviceError,
     DeviceLayout, LaneSampling,
 };
-use ignis_ops::{
-    ExpertLinear, KvShape, Linear, Program, Round, SampleOut, SectionSpec, Segment, WeightId,
-    WeightSpec,
-};
-use ignis_types::{Bytes, Limits, Overflow, PAGE_TOKENS};
+use ignis_ops::{Program, Round, SampleOut, Segment, WeightId};
+use ignis_types::{Bytes, Limits, PAGE_TOKENS};
 
+use crate::layout::{PAGE_BYTES, SimLayout};
 use crate::witness::{running_next, running_start, witness_next, witness_token};
-
-const PAGE_BYTES: usize = 4 * PAGE_TOKENS as usize;
-
-/// Sizes of the simulated device.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SimLayout;
-
-impl DeviceLayout for SimLayout {
-    fn align(&self) -> u64 {
-        64
-    }
-    fn weight_bytes(&self, _: &WeightSpec) -> Result<Bytes, Overflow> {
-        Ok(Bytes::ZERO)
-    }
-    fn linear_scratch(&self, _: &Linear, _: u64, _: u64) -> Result<Bytes, Overflow> {
-        Ok(Bytes::ZERO)
-    }
-    fn expert_scratch(&self, _: &ExpertLinear, _: u64, _: u64, _: u64) -> Result<Bytes, Overflow> {
-        Ok(Bytes::ZERO)
-    }
-    fn section_bytes(&self, section: &SectionSpec) -> Result<Bytes, Overflow> {
-        Bytes(4).times(u64::from(section.layers))?.times(u64::from(section.elements))
-    }
-    fn attention_scratch(&self, _: &Program, _: &Limits) -> Result<Bytes, Overflow> {
-        Ok(Bytes::ZERO)
-    }
-    fn sampling_lane_bytes(&self, _: u32) -> Result<Bytes, Overflow> {
-        Ok(Bytes::ZERO)
-    }
-    fn kv_page_bytes(&self, _: &KvShape) -> Result<Bytes, Overflow> {
-        Ok(Bytes(PAGE_BYTES as u64))
-    }
-    fn state_format(&self) -> String {
-        "simulated 1".into()
-    }
-}
 
 /// When a round runs that is begun now and finished later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,6 +173,11 @@ impl Device for SimDevice {
 
     fn describe(&self) -> String {
         format!("simulated (seed {})", self.seed)
+    }
+
+    /// The witness hashes with the seed.
+    fn arithmetic(&self) -> String {
+        self.seed.to_string()
     }
 
     fn reserve(&mut self, bytes: Bytes) -> Result<(), DeviceError> {

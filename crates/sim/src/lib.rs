@@ -19,9 +19,11 @@
 
 mod device;
 mod disk;
+mod layout;
 mod witness;
 
-pub use device::{Pace, SimDevice, SimLayout};
+pub use device::{Pace, SimDevice};
 pub use disk::{DiskFault, SimDisk, SimPlatter};
 pub use ignis_backend::DeviceError;
+pub use layout::SimLayout;
 pub use witness::{witness_next, witness_program};

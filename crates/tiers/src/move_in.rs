@@ -13,7 +13,7 @@ use crate::move_out::{Progress, damaged};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
-use crate::travel::{Travelling, stage_of};
+use crate::travel::{Travelling, arrived};
 
 /// A move in, in flight.
 #[derive(Debug)]
@@ -93,24 +93,8 @@ impl MoveIn {
         end: &mut dyn FnMut(CopyId) -> Copied,
     ) -> Result<(), DeviceError> {
         let Some(travelling) = self.travelling.take() else { return Ok(()) };
-        let copied = end(travelling.copies);
-        self.put_back(ram, disk, &travelling, copied)
-    }
-
-    fn put_back(
-        &self,
-        ram: &mut RamStore,
-        disk: Option<&mut DiskStore>,
-        travelling: &Travelling,
-        copied: Copied,
-    ) -> Result<(), DeviceError> {
-        match (self.tier, disk) {
-            (Tier::Disk, Some(disk)) => {
-                disk.inward[stage_of(travelling)].return_buffer(copied.host);
-            }
-            _ => ram.take_back(travelling.window, copied.host),
-        }
-        copied.result
+        let disk = disk.filter(|_| self.tier == Tier::Disk);
+        travelling.put_back(ram, disk.map(|disk| &mut disk.inward), end(travelling.copies))
     }
 
     fn step_from_disk(
@@ -161,7 +145,8 @@ impl MoveIn {
             self.checked = true;
             progress = Progress::Advanced;
         }
-        if self.arrived(ram, None, sink)? {
+        if arrived(&mut self.travelling, ram, None, sink)?.is_some() {
+            self.taken += 1;
             progress = self.progress();
         }
         if self.checked && self.travelling.is_none() {
@@ -197,7 +182,8 @@ impl MoveIn {
             self.checked = true;
             progress = Progress::Advanced;
         }
-        if self.arrived(ram, Some(disk), sink)? {
+        if arrived(&mut self.travelling, ram, Some(&mut disk.inward), sink)?.is_some() {
+            self.taken += 1;
             progress = self.progress();
         }
         if self.checked && self.travelling.is_none() {
@@ -210,21 +196,6 @@ impl MoveIn {
         }
         self.ask(disk);
         Ok(progress)
-    }
-
-    /// Whether the window that travelled has arrived; its frame is back in place then.
-    fn arrived(
-        &mut self,
-        ram: &mut RamStore,
-        disk: Option<&mut DiskStore>,
-        sink: &mut dyn Payload,
-    ) -> Result<bool, DeviceError> {
-        let Some(travelling) = self.travelling else { return Ok(false) };
-        let Some(copied) = sink.end(travelling.copies, false) else { return Ok(false) };
-        self.travelling = None;
-        self.put_back(ram, disk, &travelling, copied)?;
-        self.taken += 1;
-        Ok(true)
     }
 
     /// Sends the window that was checked.

@@ -12,7 +12,7 @@ use crate::image::{ImageId, Tier};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
-use crate::travel::{Travelling, stage_of};
+use crate::travel::{Travelling, arrived};
 
 /// How far a step brought a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,28 +121,8 @@ impl MoveOut {
         end: &mut dyn FnMut(CopyId) -> Copied,
     ) -> Result<(), DeviceError> {
         let Some(travelling) = self.travelling.take() else { return Ok(()) };
-        let copied = end(travelling.copies);
-        match (self.tier, disk) {
-            (Tier::Disk, Some(disk)) => {
-                disk.out[stage_of(&travelling)].return_buffer(copied.host);
-            }
-            _ => ram.take_back(travelling.window, copied.host),
-        }
-        copied.result
-    }
-
-    /// The window that travelled and has arrived, its frame back in place but not yet sealed.
-    fn arrived(
-        &mut self,
-        ram: &mut RamStore,
-        disk: Option<&mut DiskStore>,
-        source: &mut dyn Payload,
-    ) -> Result<Option<Travelling>, DeviceError> {
-        let Some(travelling) = self.travelling else { return Ok(None) };
-        let Some(copied) = source.end(travelling.copies, false) else { return Ok(None) };
-        let mut copied = Some(copied);
-        self.settle(ram, disk, &mut |_| copied.take().expect("one window travels at a time"))?;
-        Ok(Some(travelling))
+        let disk = disk.filter(|_| self.tier == Tier::Disk);
+        travelling.put_back(ram, disk.map(|disk| &mut disk.out), end(travelling.copies))
     }
 
     /// The next window's stamp and place; the one after it comes next.
@@ -157,7 +137,7 @@ impl MoveOut {
         ram: &mut RamStore,
         source: &mut dyn Payload,
     ) -> Result<Progress, TierError> {
-        let arrived = self.arrived(ram, None, source)?;
+        let arrived = arrived(&mut self.travelling, ram, None, source)?;
         if self.travelling.is_some() {
             return Ok(Progress::Waiting);
         }
@@ -192,7 +172,7 @@ impl MoveOut {
             self.written += 1;
             progress = Progress::Advanced;
         }
-        let arrived = self.arrived(ram, Some(disk), source)?;
+        let arrived = arrived(&mut self.travelling, ram, Some(&mut disk.out), source)?;
         let stage = self.begun as usize % STAGES;
         if self.travelling.is_none() && self.window != END && disk.out[stage].is_idle() {
             let filled = match self.source.is_none() && source.is_beside() {

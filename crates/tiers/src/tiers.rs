@@ -40,8 +40,8 @@ impl Tiers {
     /// Takes KV-RAM's block, zeroed and resident, and the buffers of KV-disk; looks through the
     /// disk for retained images of `identity` and zeroes the header of everything else.
     ///
-    /// `identity` stands for the model, the KV format and the layout of the payload. `nonce_seed`
-    /// must be another one in each process.
+    /// `identity` stands for the model, the KV format, the layout of the payload and the arithmetic
+    /// that computed it. `nonce_seed` must be another one in each process.
     pub fn new(
         limits: TierLimits,
         identity: u128,

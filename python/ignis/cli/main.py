@@ -13,10 +13,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import ignis
 from ignis.errors import ConfigError, IgnisError, PlanError, PlanRefused
+
+if TYPE_CHECKING:
+    from ignis.config import Option
 
 DESCRIPTION = """\
 ignis serves a language model from one machine and decides every byte at load: it
@@ -132,6 +135,7 @@ def _refuse_extra(extra: list[str], parser: Parser, command: str) -> NoReturn:
     from ignis.cli.flags import option_flags
     from ignis.config.load import removed_name
     from ignis.config.options import REMOVED
+    from ignis.config.other_names import our_name
 
     word = next((one for one in extra if one.startswith("-")), extra[0])
     flag = word.split("=", 1)[0]
@@ -143,6 +147,8 @@ def _refuse_extra(extra: list[str], parser: Parser, command: str) -> NoReturn:
     known = _known_flags(parser, command)
     if flag in option_flags() and flag not in known:
         raise ConfigError(f"{flag} is an option of `ignis serve`, not of `ignis {command}`")
+    if ours := our_name(flag.lstrip("-"), _as_typed):
+        raise ConfigError(f"unknown option {flag}{ours}")
     raise ConfigError(_unknown("option", flag, known))
 
 
@@ -151,6 +157,10 @@ def _known_flags(parser: Parser, command: str) -> list[str]:
         if isinstance(action, argparse._SubParsersAction) and command in action.choices:
             return [flag for one in action.choices[command]._actions for flag in one.option_strings]
     return []
+
+
+def _as_typed(declared: Option) -> str:
+    return f"{declared.flag_alias or declared.flag} {declared.kind.metavar}"
 
 
 def _with_flags(text: str) -> str:

@@ -33,6 +33,7 @@ from ignis.config.options import (
     ServerOptions,
     VramOptions,
 )
+from ignis.config.other_names import our_name
 from ignis.errors import ConfigError
 
 # Variables a cluster sets for a service that happens to be called ignis-<group>.
@@ -162,14 +163,16 @@ def _declared(key: str, place: str) -> Option:
     if (removed := removed_name(key)) is not None:
         raise ConfigError(f"{place}: {key} {removed}")
     if key not in OPTIONS:
-        raise ConfigError(f"{place}: unknown option {key}{unknown_name(key, list(OPTIONS))}")
+        word = key.rpartition(".")[2]
+        known = our_name(word, lambda ours: ours.key) or unknown_name(key, list(OPTIONS))
+        raise ConfigError(f"{place}: unknown option {key}{known}")
     return OPTIONS[key]
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, _Setting]:
     by_variable = {declared.variable: declared for declared in OPTIONS.values()}
     removed = {"IGNIS_" + key.replace(".", "_").upper(): text for key, text in REMOVED.items()}
-    ours = tuple(f"IGNIS_{group.upper()}_" for group in GROUPS if group)
+    starts = tuple(f"IGNIS_{group.upper()}_" for group in GROUPS if group)
     settings: dict[str, _Setting] = {}
     for variable, raw in environ.items():
         if not variable.startswith("IGNIS_") or not raw.strip():
@@ -179,10 +182,11 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, _Setting]:
             settings[declared.key] = _parsed(declared, raw, Source("variable", variable))
         elif variable in removed:
             raise ConfigError(f"{variable} {removed[variable]}")
-        elif variable.startswith(ours) and not _SERVICE_LINK.fullmatch(variable):
-            raise ConfigError(
-                f"unknown variable {variable}{unknown_name(variable, list(by_variable))}"
-            )
+        elif variable.startswith(starts) and not _SERVICE_LINK.fullmatch(variable):
+            word = next(variable[len(start) :] for start in starts if variable.startswith(start))
+            known = our_name(word, lambda ours: ours.variable)
+            known = known or unknown_name(variable, list(by_variable))
+            raise ConfigError(f"unknown variable {variable}{known}")
     return settings
 
 

@@ -104,6 +104,8 @@ async def running_model(
     events.retained_slots(
         plan.retained_device_slots, plan.retained_host_slots, plan.retained_host_bytes
     )
+    if (recorded := engine.recorded_rounds) is not None:
+        events.device_recorded(*recorded)
     if plan.disk is not None:
         events.kv_disk_ready(
             plan.disk,

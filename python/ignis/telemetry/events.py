@@ -207,6 +207,21 @@ def retained_slots(device: int, host: int, host_bytes: int) -> None:
     )
 
 
+def device_recorded(kept: int, kinds: int, taken_bytes: int) -> None:
+    """`ignis.device.recorded`: how many kinds of decode rounds are launched as one.
+
+    The others, for which the plan's decode_graph was too small, are launched step by step: slower,
+    and a warning.
+    """
+    say = log.info if kept == kinds else log.warning
+    say(
+        "ignis.device.recorded",
+        rounds_recorded=kept,
+        rounds_not_recorded=kinds - kept,
+        taken_bytes=taken_bytes,
+    )
+
+
 def kv_disk_ready(disk: LoggedDisk, *, windows_used: int, images_removed: int) -> None:
     """`ignis.kv_disk.ready`: the file is reserved and was looked through.
 

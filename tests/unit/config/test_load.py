@@ -9,6 +9,7 @@ import pytest
 
 from ignis.config import OPTIONS, Config, load_config
 from ignis.config.options import GROUPS
+from ignis.config.other_names import OTHER_NAMES, our_name
 from ignis.errors import ConfigError
 
 Load = Callable[..., Config]
@@ -161,6 +162,22 @@ def test_unknown_names_are_refused_with_the_nearest(load: Load) -> None:
         load(environ={"IGNIS_VRAM_HEADROM_BYTES": "1G"})
     with pytest.raises(ConfigError, match="there is no profile rtx5091"):
         load({"profile": "rtx5091"})
+
+
+def test_a_name_of_another_server_is_answered_with_ours(load: Load) -> None:
+    for file in ("port: 1", "server: {port: 1}", "vllm: {port: 1}"):
+        with pytest.raises(ConfigError, match=r"port; the address is server\.bind$"):
+            load(file=file)
+    with pytest.raises(ConfigError, match=r"; how many run at a time is IGNIS_MODEL_LANES$"):
+        load(environ={"IGNIS_MODEL_MAX_NUM_SEQS": "8"})
+
+
+def test_names_of_other_servers_lead_to_options_and_are_none() -> None:
+    flags = {flag for one in OPTIONS.values() for flag in (one.flag, one.flag_alias)}
+    for name, (key, _) in OTHER_NAMES.items():
+        assert not OPTIONS[key].missing
+        assert "--" + name.replace("_", "-") not in flags
+        assert our_name(name, lambda declared: declared.key).endswith(f" is {key}")
 
 
 @pytest.mark.parametrize("way", ["flag", "variable", "file"])

@@ -88,6 +88,17 @@ def test_oversubscription_warns_once_for_each_reason(stream: io.StringIO) -> Non
     assert {one["level"] for one in warnings} == {"warning"}
 
 
+def test_rounds_that_were_not_recorded_are_a_warning(stream: io.StringIO) -> None:
+    events.device_recorded(16, 16, 4 << 20)
+    events.device_recorded(7, 16, 2 << 20)
+    whole, part = (
+        (event["level"], event["rounds_recorded"], event["rounds_not_recorded"])
+        for event in logged(stream)
+    )
+    assert whole == ("info", 16, 0)
+    assert part == ("warning", 7, 9)
+
+
 def test_refusals_are_logged_under_the_plan_they_refuse(stream: io.StringIO) -> None:
     for plan in ("vram", "host"):
         events.plan_refused(PlanRefused("too much", plan=plan, needed_bytes=3, budget_bytes=1))

@@ -1,6 +1,6 @@
 //! Rounds that are begun and collected, recorded ones among them.
 
-use ignis_backend::{Device, KvFormat, LaneSampling, StoredActivations};
+use ignis_backend::{Device, KvFormat, LaneSampling, Recorded, StoredActivations};
 use ignis_cuda::CudaDevice;
 use ignis_ops::{Round, SampleOut, Sampling, Segment};
 
@@ -65,11 +65,11 @@ fn a_recorded_round_has_the_bits_of_one_that_is_launched() {
     for shape in [SHAPES[0], SHAPES[1], SHAPES[6]] {
         for mode in [FAST, (StoredActivations::F32, KvFormat::F32)] {
             let mut rigs = [rig(&shape, mode), rig(&shape, mode)];
-            let (count, bytes) = rigs[1].device.recorded();
+            let Recorded { kept, kinds, bytes } = rigs[1].device.recorded().unwrap();
             let planned = rigs[1].device.layout().graph_bytes(&rigs[1].program, &LIMITS).unwrap();
-            println!("{}: {count} rounds recorded in {bytes} of {planned}", shape.matrices);
+            println!("{}: {kept} rounds recorded in {bytes} of {planned}", shape.matrices);
             // Eight lanes, and contexts up to 16 pages: at most 4 runs, or 16.
-            assert_eq!(count, 2 * 8);
+            assert_eq!((kept, kinds), (2 * 8, 2 * 8));
             // The last has ten pages: more runs than the first kind of recording has.
             let lens = [5, 64, 63, 129, 1, 200, 258, 600];
             let mut next = [[0u32; 1]; 8];

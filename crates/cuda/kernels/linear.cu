@@ -106,23 +106,35 @@ __device__ __forceinline__ void add_block(float (&acc)[MT][NT][4], const Raw<F> 
     }
 }
 
+// Loads 16 bytes where `is_there`, and else leaves what is in the registers: the compiler would load
+// into others, and wait there to choose.
+__device__ __forceinline__ void load_where(u32& a, u32& b, u32& c, u32& d, const u16* from,
+                                           bool is_there) {
+    asm volatile("{\n"
+                 ".reg .pred there;\n"
+                 "setp.ne.u32 there, %5, 0;\n"
+                 "@there ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 "}"
+                 : "+r"(a), "+r"(b), "+r"(c), "+r"(d)
+                 : "l"(from), "r"((u32)is_there));
+}
+
 // Right operands of a block of few rows of x: 8 NT, of which row 8 n + lane / 4 has its columns for
-// this lane `at` values and 512 n behind the first. Rows that are not there leave `b` as it is: it
+// this lane `at`, in `hi`, and 512 n values behind. Rows that are not there leave `b` as it is: it
 // goes into sums that nobody takes.
 template <int NT, bool EXACT>
 __device__ __forceinline__ void load_few(u32 (&b)[EXACT ? 2 : 1][4][NT][2], const Encoded& x,
-                                         u32 at, u32 lane) {
+                                         const u16* at, u32 lane) {
 #pragma unroll
     for (int part = 0; part < (EXACT ? 2 : 1); part++) {
-        const u16* from = (part == 0 ? x.hi : x.lo) + at;
+        const u16* from = part == 0 ? at : x.lo + (at - x.hi);
 #pragma unroll
         for (int n = 0; n < NT; n++) {
-            if (n * 8 + lane / 4 >= x.rows) continue;
+            const bool is_there = n * 8 + lane / 4 < x.rows;
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint4 v = *(const uint4*)(from + n * 512 + i * 8);
-                b[part][2 * i][n][0] = v.x, b[part][2 * i][n][1] = v.y;
-                b[part][2 * i + 1][n][0] = v.z, b[part][2 * i + 1][n][1] = v.w;
+            for (int s = 0; s < 4; s += 2) {
+                load_where(b[part][s][n][0], b[part][s][n][1], b[part][s + 1][n][0],
+                           b[part][s + 1][n][1], from + n * 512 + s * 4, is_there);
             }
         }
     }
@@ -310,8 +322,8 @@ __device__ __forceinline__ void few(const Product& p) {
     const u32 blocks = blocks_of(p.x.cols), tiles = tiles_of(p, GLU);
     const u32 first = slice_start<F>(blocks, slice, S);
     const u32 count = slice_start<F>(blocks, slice + 1, S) - first;
-    u8* ring = memory + slice * Blocks::BYTES;
-    Feed<F, GLU, S> feed = {p, tiles, first, count, shared_address(ring) + lane * 16};
+    const u32 ring = shared_address(memory) + slice * Blocks::BYTES;
+    Feed<F, GLU, S> feed = {p, tiles, first, count, ring + lane * 16};
     keep(feed.to);
     feed.seek(blockIdx.x, lane);
 #pragma unroll
@@ -321,7 +333,7 @@ __device__ __forceinline__ void few(const Product& p) {
     }
     depend_wait();
     const u32 x_block = p.x.rows * 64; // values from one block of x to the next
-    const u32 x_first = first * x_block + lane / 4 * 64 + lane % 4 * 16;
+    const u16* x_first = p.x.hi + (first * x_block + lane / 4 * 64 + lane % 4 * 16);
     // Of few rows, what the next block needs of x is fetched before this one is computed.
     constexpr bool EARLY = NT == 1 && !EXACT;
     u32 b[EARLY ? 2 : 1][EXACT ? 2 : 1][4][NT][2] = {};
@@ -331,18 +343,18 @@ __device__ __forceinline__ void few(const Product& p) {
         float acc[MT][NT][4];
         clear(acc);
         Shared shared[MT];
-        u32 x = x_first;
+        const u16* x = x_first;
         // Takes block `i` of a turn from its stage, which the feed fills again.
         auto take = [&](u32 i, u32 at, auto& now, auto fetch_next) {
-            const u8* stage = ring + at;
+            const u32 stage = ring + at;
             asm volatile("cp.async.wait_group %0;" ::"n"(Blocks::DEPTH - 1) : "memory");
             __syncwarp();
             Raw<F> raw[MT];
 #pragma unroll
             for (int t = 0; t < MT; t++) {
-                load_block<F, FromShared>(raw[t], stage, t * Blocks::TILE, lane);
+                load_block<F, FromRing>(raw[t], stage, t * Blocks::TILE, lane);
                 if (i % R::SPAN == 0) {
-                    load_shared<F, FromShared>(shared[t], stage, t * Blocks::TILE + R::BLOCK, lane);
+                    load_shared<F, FromRing>(shared[t], stage, t * Blocks::TILE + R::BLOCK, lane);
                 }
             }
             fetch_next();
@@ -510,7 +522,8 @@ __device__ __forceinline__ void many_exact(const Product& p) {
 #include "many.cuh"
 #endif
 
-// Bytes of dynamic shared memory of `few`: rings, and the sums of the slices.
+// Bytes of dynamic shared memory of `few`: rings, and the sums of the slices. The least that a CTA of
+// any card can have is 99 KiB.
 template <int NT, bool GLU, int S>
 constexpr u32 few_shared() {
     return S * Ring<FORMAT, GLU ? 2 : 1, S>::BYTES + S * (GLU ? 2 : 1) * NT * 8 * 17 * 4;
@@ -519,12 +532,13 @@ constexpr u32 few_shared() {
 #define FEW(NAME, NT, GLU, EXACT, S, CTAS)                                               \
     extern "C" __global__ void __launch_bounds__(S * WARP, CTAS)                         \
     NAME(const __grid_constant__ Product p) { few<FORMAT, NT, GLU, EXACT, S>(p); }       \
+    static_assert(few_shared<NT, GLU, S>() + 1024 <= 99 * 1024, "more than a CTA has");     \
     extern "C" __constant__ u32 NAME##_shape[2] = {S * WARP, few_shared<NT, GLU, S>()};
 
-FEW(few_8, 1, false, false, SLICES, 4)
+#if FORMAT != 2 // Weights of f32 only meet pairs.
+FEW(few_8, 1, false, false, SLICES, 3)
 FEW(few_16, 2, false, false, SLICES, 3)
 FEW(few_32, 4, false, false, SLICES, 2)
-#if FORMAT != 2 // Of F32, so many rings or two in a CTA are more than it has.
 FEW(few_long_8, 1, false, false, SLICES_LONG, 2)
 FEW(few_long_16, 2, false, false, SLICES_LONG, 1)
 FEW(few_long_32, 4, false, false, SLICES_LONG, 1)

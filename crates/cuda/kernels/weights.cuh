@@ -61,9 +61,40 @@ struct FromShared {
     static __device__ __forceinline__ u32 byte(const u8* p) { return *p; }
 };
 
+// By addresses of shared memory: a lane's own part of them is added once, the rest in the loads.
+struct FromRing {
+    static __device__ __forceinline__ uint4 four(u32 at) {
+        uint4 v;
+        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+        return v;
+    }
+    static __device__ __forceinline__ uint2 two(u32 at) {
+        uint2 v;
+        asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
+        return v;
+    }
+    static __device__ __forceinline__ u32 one(u32 at) {
+        u32 v;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+        return v;
+    }
+    static __device__ __forceinline__ u32 half(u32 at) {
+        u32 v;
+        asm volatile("{ .reg .u16 h; ld.shared.u16 h, [%1]; cvt.u32.u16 %0, h; }"
+                     : "=r"(v) : "r"(at) : "memory");
+        return v;
+    }
+    static __device__ __forceinline__ u32 byte(u32 at) {
+        u32 v;
+        asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+        return v;
+    }
+};
+
 // Loads a lane's part of the block that lies `at` bytes from `base`, which a warp has in common.
-template <int F, typename From>
-__device__ __forceinline__ void load_block(Raw<F>& raw, const u8* base, u32 at, u32 lane) {
+template <int F, typename From, typename At>
+__device__ __forceinline__ void load_block(Raw<F>& raw, At base, u32 at, u32 lane) {
     constexpr int PIECES = Raw<F>::CODES / 4, LAST = Raw<F>::MORE - 1;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
@@ -87,8 +118,8 @@ __device__ __forceinline__ void load_block(Raw<F>& raw, const u8* base, u32 at, 
     }
 }
 
-template <int F, typename From>
-__device__ __forceinline__ void load_shared(Shared& shared, const u8* base, u32 at, u32 lane) {
+template <int F, typename From, typename At>
+__device__ __forceinline__ void load_shared(Shared& shared, At base, u32 at, u32 lane) {
     if (F == Q4_K) { // [g, half] (d, m) f16
         const uint2 v = From::two(base + (at + lane / 4 * 8));
         shared.word[0] = v.x, shared.word[1] = v.y;

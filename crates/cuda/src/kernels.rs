@@ -106,15 +106,20 @@ pub(crate) struct ManyKernel {
     pub(crate) ctas: Option<u32>,
 }
 
+/// Products of few rows, each for up to 8, 16 and 32.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FewKernels {
+    pub(crate) plain: [FewKernel; 3],
+    /// Of long rows.
+    pub(crate) long: [FewKernel; 3],
+    pub(crate) glu: [FewKernel; 3],
+}
+
 /// Products with weights of one format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinearKernels {
-    /// For up to 8, 16 and 32 rows.
-    pub(crate) few: [FewKernel; 3],
-    /// As `few`, for long rows; not of f32, which only pairs are multiplied with.
-    pub(crate) few_long: Option<[FewKernel; 3]>,
-    /// Not of f32.
-    pub(crate) few_glu: Option<[FewKernel; 3]>,
+    /// Not of f32, which only pairs are multiplied with.
+    pub(crate) few: Option<FewKernels>,
     pub(crate) many: ManyKernel,
     /// Summed in one chain; on Hopper alone.
     pub(crate) many_fast: Option<ManyKernel>,
@@ -322,11 +327,13 @@ fn linear_kernels(
     let has_fast = card.capability == (9, 0);
     let fast = || many_kernel(module, card, "many_fast", c"many_fast_shape");
     let few = |name: &str, rows: u32| few_kernel(context, card, module, &format!("{name}_{rows}"));
-    let widths = |name: &str| each([8, 16, 32], |rows| few(name, rows));
+    let every_few = || {
+        let [plain, long, glu] =
+            each(["few", "few_long", "few_glu"], |name| each([8, 16, 32], |rows| few(name, rows)))?;
+        Ok::<_, DeviceError>(FewKernels { plain, long, glu })
+    };
     Ok(LinearKernels {
-        few: widths("few")?,
-        few_long: if format == F32 { None } else { Some(widths("few_long")?) },
-        few_glu: if format == F32 { None } else { Some(widths("few_glu")?) },
+        few: if format == F32 { None } else { Some(every_few()?) },
         many: many_kernel(module, card, "many", c"many_shape")?,
         many_fast: if has_fast { Some(fast()?) } else { None },
         exact: each([8, 32], |rows| few("exact", rows))?,

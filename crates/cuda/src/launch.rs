@@ -245,15 +245,21 @@ fn product_launch(f: &LinearKernels, products: StoredProducts, p: &Product) -> (
     }
     let long = is_long(p.x.cols);
     assert!(!(glu && long), "so many columns have two products for it");
-    let kernels = match (glu, long) {
-        (true, _) => f.few_glu.as_ref().expect("weights in f32 only meet pairs"),
-        (false, true) => f.few_long.as_ref().expect("weights in f32 only meet pairs"),
-        (false, false) => &f.few,
+    let of_few = |width: usize| {
+        let kernels = f.few.as_ref().expect("weights in f32 only meet pairs");
+        let kind = if glu {
+            &kernels.glu
+        } else if long {
+            &kernels.long
+        } else {
+            &kernels.plain
+        };
+        few(&kind[width])
     };
     match rows {
-        0..=8 => few(&kernels[0]),
-        9..=16 => few(&kernels[1]),
-        17..=FEW_ROWS => few(&kernels[2]),
+        0..=8 => of_few(0),
+        9..=16 => of_few(1),
+        17..=FEW_ROWS => of_few(2),
         _ => {
             let down = tiles(if glu { 64 } else { 128 });
             let all = |many: &ManyKernel| rows.div_ceil(many.tile.rows) * down;
@@ -276,6 +282,7 @@ fn product_launch(f: &LinearKernels, products: StoredProducts, p: &Product) -> (
 mod tests {
     use super::*;
     use crate::abi::{ADD, Part, SET};
+    use crate::kernels::FewKernels;
 
     const FEW: [u32; 5] = [1, 8, 9, 17, FEW_ROWS];
 
@@ -286,9 +293,11 @@ mod tests {
             move |number| FewKernel { f: Function::fake(number), threads, shared_bytes: 5, ctas }
         };
         LinearKernels {
-            few: [1, 2, 3].map(few(256, 30)),
-            few_long: Some([11, 12, 13].map(few(512, 20))),
-            few_glu: Some([4, 5, 6].map(few(256, 12))),
+            few: Some(FewKernels {
+                plain: [1, 2, 3].map(few(256, 30)),
+                long: [11, 12, 13].map(few(512, 20)),
+                glu: [4, 5, 6].map(few(256, 12)),
+            }),
             many,
             many_fast: None,
             exact: [8, 9].map(few(256, 30)),

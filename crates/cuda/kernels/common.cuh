@@ -128,10 +128,10 @@ __device__ __forceinline__ void depend_wait() {
 // Rows of activations as products read them: bf16, columns padded to 64 with zeros. `lo` holds what
 // rounding took off, where products are exact, and is null elsewhere.
 //
-// A tensor core takes sixteen columns at a time, a *step*; in it, lane `4 g + t` of a warp has places
-// 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. In a block of 64 columns the lanes with `t` take columns
-// 16 t .. 16 t + 15, four a step: so what a lane has of a weight's row shares one scale in every
-// format. Column 16 t + 4 s + 2 h + o is place 8 h + 2 t + o of step s.
+// A tensor core takes sixteen columns at a time, a *step*; in it, lane `4 g + t` of a warp has
+// places 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. In a block of 64 columns the lanes with `t` take
+// columns 16 t .. 16 t + 15, four a step: so what a lane has of a weight's row shares one scale in
+// every format. Column 16 t + 4 s + 2 h + o is place 8 h + 2 t + o of step s.
 //
 // Up to FEW_ROWS rows lie as lanes read them: block after block the rows, each its 64 columns in
 // their order. More lie as wgmma reads them: in tiles of 128 rows and 64 columns, along the columns
@@ -240,7 +240,9 @@ __device__ __forceinline__ float sixteen_sum(float value) {
 // The scale of a row from its squares, [ceil(cols / 16)], by a warp; every lane has it.
 __device__ __forceinline__ float row_scale(const float* squares, u32 cols, float eps) {
     float sum = 0.0f;
-    for (u32 i = threadIdx.x % WARP; i < (cols + 15) / 16; i += WARP) sum = __fadd_rn(sum, squares[i]);
+    for (u32 i = threadIdx.x % WARP; i < (cols + 15) / 16; i += WARP) {
+        sum = __fadd_rn(sum, squares[i]);
+    }
     const float mean = __fmul_rn(warp_sum(sum), reciprocal_fast((float)cols));
     return reciprocal_root_fast(__fadd_rn(mean, eps));
 }

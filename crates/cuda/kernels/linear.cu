@@ -106,8 +106,8 @@ __device__ __forceinline__ void add_block(float (&acc)[MT][NT][4], const Raw<F> 
     }
 }
 
-// Loads 16 bytes where `is_there`, and else leaves what is in the registers: the compiler would load
-// into others, and wait there to choose.
+// Loads 16 bytes where `is_there`, and else leaves what is in the registers: the compiler would
+// load into others, and wait there to choose.
 __device__ __forceinline__ void load_where(u32& a, u32& b, u32& c, u32& d, const u16* from,
                                            bool is_there) {
     asm volatile("{\n"
@@ -306,6 +306,84 @@ struct Feed {
     }
 };
 
+// Sums the slices of tile `at_tile` and puts the results: row `row` of the tile, of each row of x
+// that a thread takes. `scales` are there from a CTA's first tile on.
+template <int F, int NT, bool GLU, bool EXACT, int S>
+__device__ __forceinline__ void end_tile(const Product& p, float (*sums)[GLU ? 2 : 1][NT * 8][17],
+                                         float* scales, const float (&acc)[GLU ? 2 : 1][NT][4],
+                                         u32 at_tile, u32 tiles) {
+    constexpr int MT = GLU ? 2 : 1;
+    constexpr u32 ITEMS = (NT * 128 + S * WARP - 1) / (S * WARP);
+    const u32 slice = warp_of(), lane = threadIdx.x % WARP;
+    u32 tile = at_tile;
+    const Part part = GLU ? p.parts[0] : part_of(p, 16, tile);
+    const u32 row = threadIdx.x % 16, first_x_row = threadIdx.x / 16, out_row = tile * 16 + row;
+    const bool is_normed = p.norm.squares != nullptr;
+    if (is_normed && at_tile == blockIdx.x) {
+        const u32 squares = (p.norm.cols + 15) / 16;
+        for (u32 i = slice; i < p.x.rows; i += S) {
+            scales[i] = row_scale(p.norm.squares + i * squares, p.norm.cols, p.norm.eps);
+        }
+    }
+    auto is_there = [&](u32 x_row) { return x_row < p.x.rows && out_row < part.w.rows; };
+    const float gain = !GLU && p.gain && out_row < part.w.rows ? p.gain[out_row] : 0.0f;
+    float before[ITEMS];
+#pragma unroll
+    for (u32 n = 0; n < ITEMS; n++) {
+        const u32 x_row = first_x_row + n * (S * 2);
+        const bool adds = !GLU && p.mode == ADD && is_there(x_row);
+        before[n] = adds ? part.y[(u64)x_row * part.w.rows + out_row] : 0.0f;
+    }
+    __syncthreads(); // the sums of the tile before are read
+#pragma unroll
+    for (int t = 0; t < MT; t++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const u32 x_row = n * 8 + lane % 4 * 2 + c % 2;
+                sums[slice][t][x_row][lane / 4 + c / 2 * 8] = acc[t][n][c];
+            }
+    __syncthreads();
+#pragma unroll
+    for (u32 n = 0; n < ITEMS; n++) {
+        const u32 x_row = first_x_row + n * (S * 2);
+        if (x_row >= NT * 8) break; // whole warps
+        float sum[MT];
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
+            sum[t] = 0.0f;
+#pragma unroll
+            for (int s = 0; s < S; s++) sum[t] = __fadd_rn(sum[t], sums[s][t][x_row][row]);
+            sum[t] = whole<F, EXACT>(sum[t]);
+            if (is_normed) sum[t] = __fmul_rn(sum[t], scales[x_row]);
+        }
+        if (GLU) {
+            const float y = glu_of(sum[0], sum[MT - 1]);
+            if (is_there(x_row)) put_encoded_few<EXACT>(p.to, x_row, out_row, y);
+            continue;
+        }
+        float y = 0.0f;
+        if (is_there(x_row)) {
+            y = part.bias ? __fadd_rn(sum[0], part.bias[out_row]) : sum[0];
+            if (p.mode == ADD) y = __fadd_rn(before[n], y);
+            part.y[(u64)x_row * part.w.rows + out_row] = y;
+        }
+        if (p.gain == nullptr) continue;
+        const float squares = sixteen_sum(__fmul_rn(y, y));
+        if (!is_there(x_row)) continue;
+        put_encoded_few<EXACT>(p.to, x_row, out_row, __fmul_rn(y, gain));
+        if (row == 0) p.squares[x_row * ((part.w.rows + 15) / 16) + tile] = squares;
+    }
+    if ((GLU || p.gain) && at_tile + 1 == tiles && threadIdx.x < p.x.rows) {
+        const u32 end = encoded_cols(p.to);
+#pragma unroll 1
+        for (u32 col = p.to.cols; col < end; col++) {
+            put_encoded_few<EXACT>(p.to, threadIdx.x, col, 0.0f);
+        }
+    }
+}
+
 // Few rows: a CTA of a warp a slice does a tile of 16 weight rows after the other; GLU: one of gate
 // and one of up. While it ends a tile, blocks of the next are on their way, and the first ones are
 // before the input is there. Grid: as many CTAs as run at a time, or fewer.
@@ -394,76 +472,7 @@ __device__ __forceinline__ void few(const Product& p) {
             feed.advance(lane);
         }
         if (EARLY && count > 0) load_few<NT, EXACT>(b[0], p.x, x_first, lane);
-
-        // What this thread has of the results: row `row` of the tile, of each row of x it takes.
-        constexpr u32 ITEMS = (NT * 128 + S * WARP - 1) / (S * WARP);
-        u32 tile = at_tile;
-        const Part part = GLU ? p.parts[0] : part_of(p, 16, tile);
-        const u32 row = threadIdx.x % 16, first_x_row = threadIdx.x / 16, out_row = tile * 16 + row;
-        const bool is_normed = p.norm.squares != nullptr;
-        if (is_normed && at_tile == blockIdx.x) {
-            const u32 squares = (p.norm.cols + 15) / 16;
-            for (u32 i = slice; i < p.x.rows; i += S) {
-                scales[i] = row_scale(p.norm.squares + i * squares, p.norm.cols, p.norm.eps);
-            }
-        }
-        auto is_there = [&](u32 x_row) { return x_row < p.x.rows && out_row < part.w.rows; };
-        const float gain = !GLU && p.gain && out_row < part.w.rows ? p.gain[out_row] : 0.0f;
-        float before[ITEMS];
-#pragma unroll
-        for (u32 n = 0; n < ITEMS; n++) {
-            const u32 x_row = first_x_row + n * (S * 2);
-            const bool adds = !GLU && p.mode == ADD && is_there(x_row);
-            before[n] = adds ? part.y[(u64)x_row * part.w.rows + out_row] : 0.0f;
-        }
-        __syncthreads(); // the sums of the tile before are read
-#pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    const u32 x_row = n * 8 + lane % 4 * 2 + c % 2;
-                    sums[slice][t][x_row][lane / 4 + c / 2 * 8] = acc[t][n][c];
-                }
-        __syncthreads();
-#pragma unroll
-        for (u32 n = 0; n < ITEMS; n++) {
-            const u32 x_row = first_x_row + n * (S * 2);
-            if (x_row >= NT * 8) break; // whole warps
-            float sum[MT];
-#pragma unroll
-            for (int t = 0; t < MT; t++) {
-                sum[t] = 0.0f;
-#pragma unroll
-                for (int s = 0; s < S; s++) sum[t] = __fadd_rn(sum[t], sums[s][t][x_row][row]);
-                sum[t] = whole<F, EXACT>(sum[t]);
-                if (is_normed) sum[t] = __fmul_rn(sum[t], scales[x_row]);
-            }
-            if (GLU) {
-                const float y = glu_of(sum[0], sum[MT - 1]);
-                if (is_there(x_row)) put_encoded_few<EXACT>(p.to, x_row, out_row, y);
-                continue;
-            }
-            float y = 0.0f;
-            if (is_there(x_row)) {
-                y = part.bias ? __fadd_rn(sum[0], part.bias[out_row]) : sum[0];
-                if (p.mode == ADD) y = __fadd_rn(before[n], y);
-                part.y[(u64)x_row * part.w.rows + out_row] = y;
-            }
-            if (p.gain == nullptr) continue;
-            const float squares = sixteen_sum(__fmul_rn(y, y));
-            if (!is_there(x_row)) continue;
-            put_encoded_few<EXACT>(p.to, x_row, out_row, __fmul_rn(y, gain));
-            if (row == 0) p.squares[x_row * ((part.w.rows + 15) / 16) + tile] = squares;
-        }
-        if ((GLU || p.gain) && at_tile + 1 == tiles && threadIdx.x < p.x.rows) {
-            const u32 end = encoded_cols(p.to);
-#pragma unroll 1
-            for (u32 col = p.to.cols; col < end; col++) {
-                put_encoded_few<EXACT>(p.to, threadIdx.x, col, 0.0f);
-            }
-        }
+        end_tile<F, NT, GLU, EXACT, S>(p, sums, scales, acc, at_tile, tiles);
     }
 }
 

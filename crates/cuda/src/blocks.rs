@@ -2,9 +2,9 @@
 //! order in which tensor cores are fed.
 //!
 //! A *block* is 16 rows and 64 columns, four steps of 16 columns. Lane `4 g + t` of a warp has rows
-//! `g` and `g + 8` (`half` 0 and 1) and columns `16 t` to `16 t + 15`, of each step four: two values
-//! (`second` 0) and two more (`second` 1), each a *pair*. So one scale is for all that a lane has of a
-//! row. A block holds, lane by lane:
+//! `g` and `g + 8` (`half` 0 and 1) and columns `16 t` to `16 t + 15`, four of each step: two values
+//! (`second` 0) and two more (`second` 1), each a *pair*. So one scale is for all that a lane has of
+//! a row. A block holds, lane by lane:
 //! - plain types: of each step the pairs (half, second) 00, 10, 01, 11; f32 in two pieces, by half
 //! - Q8_0: codes + 128, in two pieces of two steps: of each step and half the first values of its
 //!   pairs, then the second ones, taking turns; then scales `[g, group, half]` f16
@@ -184,9 +184,9 @@ fn nibbles<const BLOCK: usize, const HEAD: usize>(stored: &[u8], to: &mut Target
     }
 }
 
-/// Six-bit scales and minima of a group of 32 columns of rows g and g + 8 have 24 bits: from 0 and 16
-/// those of row g; from 6 the scale of row g + 8, from 22 the low two bits of its minimum and from 12
-/// the others. The low 16 bits lie in `[g, group]` u16, the rest in `[g, group]` u8 behind.
+/// Six-bit scales and minima of a group of 32 columns of rows g and g + 8 have 24 bits: from 0 and
+/// 16 those of row g; from 6 the scale of row g + 8, from 22 the low two bits of its minimum and
+/// from 12 the others. The low 16 bits lie in `[g, group]` u16, the rest in `[g, group]` u8 behind.
 fn q4_k(stored: &[u8], to: &mut Target<'_>) {
     let (row, (g, half)) = (to.row, to.g_half());
     for (s, super_block) in stored.chunks_exact(144).enumerate() {

@@ -138,6 +138,30 @@ fn fast_products_are_as_right_and_those_of_short_chunks_are_the_same() {
     }
 }
 
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn matrices_of_more_tiles_than_run_at_a_time_are_multiplied_whole() {
+    let tall = Shape { inner: 7_936, vocab: 24_000, ..WIDE };
+    for (matrices, table, hidden) in [
+        (DType::Q4K, DType::Q6K, 512),
+        (DType::BF16, DType::BF16, 512),
+        (DType::Q8_0, DType::Q4_0, 288),
+    ] {
+        let shape = Shape { matrices, table, hidden, ..tall };
+        for len in [1, 3, 12, 30] {
+            let tokens = prompt(len, shape.vocab, len as u64);
+            let exact = naive::logits(&llama(&shape), &tokens);
+            let scale = exact.iter().fold(1.0f64, |most, l| most.max(l.abs()));
+            for mode in [FAST, (StoredActivations::F32, KvFormat::F32)] {
+                let found = &rig(&shape, mode).round(&[(3, 0, &tokens)])[0];
+                let worst = worst_of(&exact, found) / scale;
+                println!("{matrices} {} len {len}: {worst:.2e}", mode.0.name());
+                assert!(worst < bound(&shape, mode.0), "{shape:?} {mode:?} {len}: off by {worst}");
+            }
+        }
+    }
+}
+
 /// Logits of the last token, prompt cut into chunks.
 fn chunked(rig: &mut Rig<CudaDevice>, lane: u32, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let mut logits = vec![];

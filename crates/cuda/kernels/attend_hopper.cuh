@@ -81,6 +81,19 @@ __device__ __forceinline__ void hold(u32 (&a)[N][4]) {
         for (int c = 0; c < 4; c++) asm volatile("" : "+r"(a[n][c])::"memory");
 }
 
+// Gives the left operands of the next product their registers, once the last one is done with them.
+// A plain copy would be left out and the operands be found where they are to go; NVRTC 13.0 then has
+// every product wait for the one before (C7513).
+template <int N>
+__device__ __forceinline__ void move(u32 (&to)[N][4], const u32 (&from)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            asm volatile("mov.b32 %0, %1;" : "=r"(to[n][c]) : "r"(from[n][c]) : "memory");
+        }
+}
+
 // Where wgmma finds its right operand, in pieces of 64 columns: 8 rows lie 1,024 bytes apart. With
 // rows along the sum, as values have them, pieces of columns lie `apart`.
 __device__ __forceinline__ u64 tile_descriptor(u32 address, u32 apart) {
@@ -270,10 +283,7 @@ __device__ __forceinline__ void meet_tiles(const Queries& in, const Pool& pool, 
             arrive_values(page + 1, found);
             wgmma_wait<0>();
             hold(summed.values), hold(summed.sum), hold(weights);
-#pragma unroll
-            for (int step = 0; step < 4; step++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) weights[step][i] = found[step][i];
+            move(weights, found);
         }
         if (S::TURNS) take_turn(group);
         begin_values(mine - 1);

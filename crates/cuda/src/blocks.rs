@@ -1,10 +1,10 @@
 //! How a weight lies in device memory: the codes and scales of the file, of the same size, in the
 //! order in which tensor cores are fed.
 //!
-//! A *block* is 16 rows and 64 columns, four steps of 16 columns. Lane `4 g + t` of a warp has rows
-//! `g` and `g + 8` (`half` 0 and 1) and columns `16 t` to `16 t + 15`, four of each step: two values
-//! (`second` 0) and two more (`second` 1), each a *pair*. So one scale is for all that a lane has of
-//! a row. A block holds, lane by lane:
+//! A *block* is 16 rows and 64 columns, four steps of 16 columns. Lane `4 g + t` of a warp has
+//! rows `g` and `g + 8` (`half` 0 and 1) and columns `16 t` to `16 t + 15`, four of each step: two
+//! values (`second` 0) and two more (`second` 1), each a *pair*. So one scale is for all that a
+//! lane has of a row. A block holds, lane by lane:
 //! - plain types: of each step the pairs (half, second) 00, 10, 01, 11; f32 in two pieces, by half
 //! - Q8_0: codes + 128, in two pieces of two steps: of each step and half the first values of its
 //!   pairs, then the second ones, taking turns; then scales `[g, group, half]` f16

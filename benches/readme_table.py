@@ -1,7 +1,7 @@
-"""Writes the README's table from the recorded comparison, so that they cannot differ.
+"""Writes the README's tables from what was recorded, so that they cannot differ.
 
-`python -m benches.readme_table` takes the newest `peers*.json` of benches/results; a test checks
-that it was run.
+`python -m benches.readme_table` takes the newest `peers*.json` of benches/results and the card
+suite of an H200, `card-h200.json`; a test checks that it was run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from typing import Any
 from benches.record import RESULTS, ROOT
 
 README = ROOT / "README.md"
-PLACE = re.compile(r"(<!-- peers: [^\n]*-->\n)(.*?)(<!-- peers end -->)", re.DOTALL)
+PLACES = {
+    name: re.compile(rf"(<!-- {name}: [^\n]*-->\n)(.*?)(<!-- {name} end -->)", re.DOTALL)
+    for name in ("peers", "card")
+}
+CARD_ROWS = {
+    "decode-1": "one client",
+    "decode-8": "eight clients together",
+    "prefill": "a prompt of 2,048 tokens",
+}
 NONE = "No run has been recorded yet.\n"
 
 
@@ -44,10 +52,40 @@ def _table(run: dict[str, Any]) -> str:
     return text + f"`{found['command']}`\n"
 
 
+def card_table(results: Path = RESULTS) -> str:
+    """Rates on the card by format, beside transformers in the same run, with their conditions."""
+    path = results / "card-h200.json"
+    return _card_table(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else NONE
+
+
+def _card_table(run: dict[str, Any]) -> str:
+    rates = {
+        (model["geometry"], model["format"], row): found["value"]
+        for model in run["models"]
+        for row, found in model.get("rows", {}).items()
+    }
+    formats = list(dict.fromkeys(matrices for _, matrices, row in rates if row in CARD_ROWS))
+    text = f"| tokens a second | {' | '.join(formats)} | transformers, bf16 |\n"
+    text += "|---|" + "---:|" * (len(formats) + 1) + "\n"
+    for peer in run["peers"]:
+        name = peer["geometry"]
+        for row, what in CARD_ROWS.items():
+            cells = [rates.get((name, matrices, row)) for matrices in formats]
+            cells.append(peer["rows"][row]["value"])
+            written = " | ".join("" if rate is None else f"{rate:,.0f}" for rate in cells)
+            text += f"| {name}, {what} | {written} |\n"
+    found = run["conditions"]
+    text += f"\nRandom weights, {found['card']}, driver {found['driver']}, "
+    text += f"commit {found['commit']}, {found['date']}: `{found['command']}`\n"
+    return text
+
+
 def written(readme: str, results: Path = RESULTS) -> str:
-    """The README with the table in its place."""
-    content = table(results)
-    return PLACE.sub(lambda place: place[1] + content + place[3], readme)
+    """The README with each table in its place."""
+    for name, content in (("peers", table(results)), ("card", card_table(results))):
+        if place := PLACES[name].search(readme):
+            readme = readme[: place.start(2)] + content + readme[place.end(2) :]
+    return readme
 
 
 def main() -> int:

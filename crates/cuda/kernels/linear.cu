@@ -23,7 +23,7 @@
 
 // Of a ring, about, where eight warps have one each. Plain weights need no work that other CTAs of
 // a processor could do meanwhile: fewer CTAs with more on their way are faster.
-#define RING_BYTES (FORMAT == 0 || FORMAT == 1 ? 10240 : 5120)
+#define RING_BYTES (FORMAT == 0 ? 10240 : 5120)
 
 // Products of one input with up to three matrices, counted in tiles of rows one after the other.
 struct Part {
@@ -544,7 +544,7 @@ constexpr u32 few_shared() {
     static_assert(few_shared<NT, GLU, S>() + 1024 <= 99 * 1024, "more than a CTA has");     \
     extern "C" __constant__ u32 NAME##_shape[2] = {S * WARP, few_shared<NT, GLU, S>()};
 
-#if FORMAT != 2 // Weights of f32 only meet pairs.
+#if FORMAT != 1 && FORMAT != 2 // Weights of f16 and f32 only meet pairs.
 FEW(few_8, 1, false, false, SLICES, 3)
 FEW(few_16, 2, false, false, SLICES, 3)
 FEW(few_32, 4, false, false, SLICES, 2)

@@ -67,8 +67,8 @@ pub(crate) const FORMATS: [(DType, &str); 8] = [
     (DType::Q6K, "q6_k"),
 ];
 
-/// Index of f32.
-const F32: usize = 2;
+/// Plain types that are kept as bf16 but where products are of pairs: f16 and f32.
+const OF_PAIRS: [usize; 2] = [1, 2];
 
 /// Index into [`FORMATS`]; `None` for what no kernel reads.
 pub(crate) fn format_of(dtype: DType) -> Option<usize> {
@@ -118,7 +118,7 @@ pub(crate) struct FewKernels {
 /// Products with weights of one format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinearKernels {
-    /// Not of f32, which only pairs are multiplied with.
+    /// Not of f16 and f32, which only pairs are multiplied with.
     pub(crate) few: Option<FewKernels>,
     pub(crate) many: ManyKernel,
     /// Summed in one chain; on Hopper alone.
@@ -333,7 +333,7 @@ fn linear_kernels(
         Ok::<_, DeviceError>(FewKernels { plain, long, glu })
     };
     Ok(LinearKernels {
-        few: if format == F32 { None } else { Some(every_few()?) },
+        few: if OF_PAIRS.contains(&format) { None } else { Some(every_few()?) },
         many: many_kernel(module, card, "many", c"many_shape")?,
         many_fast: if has_fast { Some(fast()?) } else { None },
         exact: each([8, 32], |rows| few("exact", rows))?,

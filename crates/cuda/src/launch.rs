@@ -246,7 +246,7 @@ fn product_launch(f: &LinearKernels, products: StoredProducts, p: &Product) -> (
     let long = is_long(p.x.cols);
     assert!(!(glu && long), "so many columns have two products for it");
     let of_few = |width: usize| {
-        let kernels = f.few.as_ref().expect("weights in f32 only meet pairs");
+        let kernels = f.few.as_ref().expect("weights in f16 and f32 only meet pairs");
         let kind = if glu {
             &kernels.glu
         } else if long {

@@ -30,6 +30,10 @@ pub(crate) fn put(
     if let Err(block) = check_finite(weight.dtype, stored) {
         return Err(DeviceError::NotFinite { name: weight.name.clone(), block: block as u64 });
     }
+    let is_rounded = weight.kind != WeightKind::Vector && kept != weight.dtype;
+    if let Some(block) = is_rounded.then(|| first_too_large(weight.dtype, stored)).flatten() {
+        return Err(DeviceError::NotFinite { name: weight.name.clone(), block: block as u64 });
+    }
     match weight.kind {
         WeightKind::Vector => memory.write(context, at, &vector(weight, stored)?),
         _ => put_matrix(context, memory, uploader, weight, kept, stored, at),
@@ -85,6 +89,18 @@ fn put_matrix(
         uploader.send(context, memory, at + (first * group) as u64)?;
     }
     Ok(())
+}
+
+/// The first plain value that bf16 has only infinity for; f16 has none.
+fn first_too_large(stored: DType, values: &[u8]) -> Option<usize> {
+    if stored != DType::F32 {
+        return None;
+    }
+    let is_finite = |value: &[u8]| {
+        let value = f32::from_le_bytes(value.try_into().expect("a value has four bytes"));
+        bf16::from_f32(value).is_finite()
+    };
+    values.chunks_exact(4).position(|value| !is_finite(value))
 }
 
 /// A stored row as it is kept: as it is, or its values rounded to nearest even in bf16.
@@ -148,5 +164,14 @@ mod tests {
         {
             assert!(matches!(keep_row(dtype, dtype, row), Cow::Borrowed(same) if same == row));
         }
+    }
+
+    #[test]
+    fn values_that_would_be_kept_as_infinity_are_found() {
+        let values = [f32::MIN_POSITIVE, 3.38e38, -3.40e38, 1.0];
+        let row: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(first_too_large(DType::F32, &row), Some(2));
+        assert_eq!(first_too_large(DType::F32, &row[..8]), None);
+        assert_eq!(first_too_large(DType::F16, &row), None);
     }
 }

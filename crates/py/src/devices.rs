@@ -35,7 +35,7 @@ pub(crate) struct DeviceOptions {
     /// For the CPU, and for a card.
     act: (Activations, StoredActivations),
     /// For a card.
-    sums: StoredProducts,
+    stored_products: StoredProducts,
     /// On a card, a table that is no product's stays in host memory.
     tables_on_host: bool,
     libraries: Libraries,
@@ -87,7 +87,7 @@ impl DeviceOptions {
             other if on_card => return Err(unknown("activations", other, "bf16 or f32")),
             other => return Err(unknown("activations", other, "int8 or f32")),
         };
-        let sums = match (products, act.1) {
+        let stored_products = match (products, act.1) {
             ("same", _) => StoredProducts::Same,
             ("fast", StoredActivations::Bf16) if on_card => StoredProducts::Fast,
             ("fast", _) => {
@@ -106,7 +106,7 @@ impl DeviceOptions {
             products: products.to_owned(),
             kv,
             act,
-            sums,
+            stored_products,
             tables_on_host: embedding == "host",
             libraries: Libraries { nvrtc, cache: kernels },
         })
@@ -160,7 +160,7 @@ impl DeviceOptions {
         CudaOptions {
             kv_format: self.kv,
             activations: self.act.1,
-            products: self.sums,
+            products: self.stored_products,
             tables_on_host: self.tables_on_host,
             dtypes: Some(matrix_dtypes(program)),
             libraries: self.libraries.clone(),
@@ -173,7 +173,7 @@ impl DeviceOptions {
             "cuda" => Box::new(StoredLayout {
                 kv_format: self.kv,
                 activations: self.act.1,
-                products: self.sums,
+                products: self.stored_products,
                 tables_on_host: self.tables_on_host,
             }),
             "sim" => Box::new(SimLayout),

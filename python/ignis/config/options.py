@@ -281,7 +281,8 @@ class CudaOptions:
         Choice(("same", "fast")),
         "same",
         "Products of many rows: same, to the bits that few rows have, or fast, which long chunks "
-        "of a prompt gain from, and whose last digits depend on how a prompt is cut into chunks.",
+        "of a prompt gain from; then last digits depend on how a prompt is cut into chunks, and "
+        "on what is computed beside it.",
         applies_to="device cuda of compute capability 9.0, with activations in bf16",
     )
 

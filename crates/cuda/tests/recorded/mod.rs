@@ -5,7 +5,7 @@ use ignis_cuda::CudaDevice;
 use ignis_ops::{Round, SampleOut, Sampling, Segment};
 
 use crate::support::{LIMITS, Rig, prompt};
-use crate::{FAST, SHAPES, bits, rig};
+use crate::{BF16, SHAPES, bits, rig};
 
 /// One round of lanes that draw: `(lane, position, tokens)`.
 type Part<'a> = (u32, u32, &'a [u32]);
@@ -63,7 +63,7 @@ fn draw(rig: &mut Rig<CudaDevice>, parts: &[Part<'_>], begun: bool) -> Vec<Sampl
 #[ignore = "needs an NVIDIA card"]
 fn a_recorded_round_has_the_bits_of_one_that_is_launched() {
     for shape in [SHAPES[0], SHAPES[1], SHAPES[6]] {
-        for mode in [FAST, (StoredActivations::F32, KvFormat::F32)] {
+        for mode in [BF16, (StoredActivations::F32, KvFormat::F32)] {
             let mut rigs = [rig(&shape, mode), rig(&shape, mode)];
             let Recorded { kept, kinds, bytes } = rigs[1].device.recorded().unwrap();
             let planned = rigs[1].device.layout().graph_bytes(&rigs[1].program, &LIMITS).unwrap();

@@ -16,7 +16,7 @@ use crate::fused::{
 };
 use crate::stored::is_long;
 
-/// Widest row whose norm is encoded at once.
+/// Widest row whose norm is encoded at once: what `held` of `rows.cu` has room for.
 const NORM_WIDTH_MAX: u32 = 16_384;
 
 impl FusedProgram {

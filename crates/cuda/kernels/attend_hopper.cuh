@@ -31,11 +31,6 @@ __device__ __forceinline__ void fewer_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// What this thread wrote to shared memory is there for wgmma.
-__device__ __forceinline__ void show_wgmma() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // The turn to multiply passes from group to group.
 __device__ __forceinline__ void take_turn(u32 group) {
     asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
@@ -43,20 +38,6 @@ __device__ __forceinline__ void take_turn(u32 group) {
 
 __device__ __forceinline__ void give_turn(u32 group) {
     asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory");
-}
-
-__device__ __forceinline__ void wgmma_begin() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void wgmma_end_group() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-// Waits until at most PENDING groups are under way.
-template <int PENDING>
-__device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 // Keeps what is done to registers of a wgmma on its side of a fence or a wait.
@@ -82,8 +63,8 @@ __device__ __forceinline__ void hold(u32 (&a)[N][4]) {
 }
 
 // Gives the left operands of the next product their registers, once the last one is done with them.
-// A plain copy would be left out and the operands be found where they are to go; NVRTC 13.0 then has
-// every product wait for the one before (C7513).
+// A plain copy would be left out and the operands be found where they are to go; NVRTC 13.0 then
+// has every product wait for the one before (C7513).
 template <int N>
 __device__ __forceinline__ void move(u32 (&to)[N][4], const u32 (&from)[N][4]) {
 #pragma unroll
@@ -176,7 +157,7 @@ __device__ __forceinline__ void copy_tiles(const Pool& pool, const TileOf& of, u
         }
         copies_end_group();
         copies_wait<0>();
-        show_wgmma();
+        show_async();
         __syncwarp();
         if (lane == 0) barrier_arrive(full + slot);
     }
@@ -329,7 +310,7 @@ __device__ __forceinline__ void attend_groups(const Queries& in, const Pool& poo
     for (u32 i = threadIdx.x; i < S::PAGES * PIECES; i += S::THREADS) {
         ones[i / PIECES * (S::PAGE_BYTES / 16) + i % PIECES] = make_uint4(ONES, ONES, ONES, ONES);
     }
-    show_wgmma();
+    show_async();
     __syncthreads();
     depend_wait();
     if (threadIdx.x / 128 == S::COUNT) {

@@ -84,8 +84,8 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
 
 // Barriers in shared memory: of `count` arrivals.
 __device__ __forceinline__ void barrier_init(u64* barrier, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
-                 : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
 
 // Lets every thread, once it has met this one, see barriers that this one has set up.
@@ -106,6 +106,26 @@ __device__ __forceinline__ void barrier_wait(u64* barrier, u32 phase) {
                  "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again;\n"
                  "}" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
+}
+
+// What this thread wrote to shared memory is there for wgmma and for bulk copies, once threads have
+// met.
+__device__ __forceinline__ void show_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_end_group() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until at most PENDING groups are under way.
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 #endif
@@ -168,7 +188,8 @@ __device__ __forceinline__ void put_encoded(const Encoded& e, u32 row, u32 col, 
 
 __device__ __forceinline__ u32 encoded_cols(const Encoded& to) { return (to.cols + 63) / 64 * 64; }
 
-// `put_encoded` where rows are few; EXACT: with what rounding takes off.
+// `put_encoded` for kernels of few rows, where nothing is left to ask at run time: not which way
+// rows lie, nor (EXACT) whether what rounding takes off is kept.
 template <bool EXACT>
 __device__ __forceinline__ void put_encoded_few(const Encoded& to, u32 row, u32 col, float value) {
     const u32 place = (col / 64 * to.rows + row) * 64 + col % 64;
@@ -225,7 +246,7 @@ __device__ __forceinline__ void pad_encoded(const Encoded& to, u32 row, u32 thre
 // multiplied with its scale, 1 / sqrt(mean square + eps). Of few rows there are the squares of each
 // sixteen columns, summed, [rows, ceil(cols / 16)]; of more their scales, [rows].
 struct Norm {
-    float* squares; // null: no norm
+    float* squares; // null: no norm, and no scales
     float* scales;
     float eps;
     u32 cols; // that the mean is over

@@ -1,7 +1,7 @@
 // Products of rows of activations with matrices, on tensor cores, in one arithmetic for any number
 // of rows.
 //
-//   value of a weight:  bf16(w); of a quantised one code * bf16(scale) + bf16(minimum), rounded once
+//   value of a weight:  bf16(w), or code * bf16(scale) + bf16(minimum), rounded once
 //   value of an input:  bf16(x)
 //   slice  = sum of value * value over its columns, sixteen after sixteen (mma, f32)
 //   sum    = slice 0 + slice 1 + ... + slice 7, or 15 from 8,192 columns on
@@ -151,7 +151,8 @@ __device__ __forceinline__ void clear(float (&acc)[MT][NT][4]) {
 }
 
 template <int MT, int NT>
-__device__ __forceinline__ void add_slice(float (&total)[MT][NT][4], const float (&acc)[MT][NT][4]) {
+__device__ __forceinline__ void add_slice(float (&total)[MT][NT][4],
+                                          const float (&acc)[MT][NT][4]) {
 #pragma unroll
     for (int t = 0; t < MT; t++)
 #pragma unroll
@@ -196,7 +197,8 @@ __device__ __forceinline__ float glu_of(float gate, float up) {
     return __fmul_rn(__fmul_rn(gate, reciprocal_fast(below)), up);
 }
 
-__device__ __forceinline__ void put_glu(const Product& p, u32 row, u32 x_row, float gate, float up) {
+__device__ __forceinline__ void put_glu(const Product& p, u32 row, u32 x_row, float gate,
+                                        float up) {
     if (row >= p.parts[0].w.rows || x_row >= p.x.rows) return;
     put_encoded(p.to, x_row, row, glu_of(gate, up));
 }
@@ -488,7 +490,8 @@ __device__ __forceinline__ void many_exact(const Product& p) {
     const u32 first_row = tile * 64 + warp % 4 * 16, first_x = blockIdx.x * 64 + warp / 4 * 32;
     if (first_row >= part.w.rows || first_x >= p.x.rows) return;
     const u32 blocks = blocks_of(part.w.cols);
-    const u64 x = (u64)(first_x / 128) * blocks * 8192 + first_x % 128 * 64 + lane / 4 * 8 + lane % 4 * 2;
+    const u32 in_tile = first_x % 128 * 64 + lane / 4 * 8 + lane % 4 * 2;
+    const u64 x = (u64)(first_x / 128) * blocks * 8192 + in_tile;
     float total[1][4][4];
     clear(total);
     for (u32 slice = 0; slice < SLICES; slice++) {
@@ -531,8 +534,8 @@ __device__ __forceinline__ void many_exact(const Product& p) {
 #include "many.cuh"
 #endif
 
-// Bytes of dynamic shared memory of `few`: rings, and the sums of the slices. The least that a CTA of
-// any card can have is 99 KiB.
+// Bytes of dynamic shared memory of `few`: rings, and the sums of the slices. The least that a CTA
+// of any card can have is 99 KiB.
 template <int NT, bool GLU, int S>
 constexpr u32 few_shared() {
     return S * Ring<FORMAT, GLU ? 2 : 1, S>::BYTES + S * (GLU ? 2 : 1) * NT * 8 * 17 * 4;

@@ -49,7 +49,8 @@ __device__ __forceinline__ void many_rows(const Product& p) {
                 const Weight& w = t == 0 ? part.w : other;
                 const u32 at = t == 0 ? tile0 : tile1;
                 load_block<F, FromMemory>(raw[t], w.blocks + block_at<F>(w, at, block), 0, lane);
-                load_shared<F, FromMemory>(shared[t], w.blocks + shared_at<F>(w, at, block), 0, lane);
+                const u8* all = w.blocks + shared_at<F>(w, at, block);
+                load_shared<F, FromMemory>(shared[t], all, 0, lane);
             }
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncthreads();

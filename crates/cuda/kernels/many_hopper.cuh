@@ -59,11 +59,6 @@ __device__ __forceinline__ void copies_out_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-// Lets copies out see what this thread has written, once threads have met.
-__device__ __forceinline__ void written_for_copies() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // The threads of one group meet, or of both.
 enum Meeting { FIRST = 1, SECOND = 2, BOTH = 3 };
 
@@ -127,11 +122,6 @@ __device__ __forceinline__ void wgmma(float (&d)[128], const u32* a, u64 b, u32 
           EIGHT(d, 48), EIGHT(d, 56), EIGHT(d, 64), EIGHT(d, 72), EIGHT(d, 80), EIGHT(d, 88),
           EIGHT(d, 96), EIGHT(d, 104), EIGHT(d, 112), EIGHT(d, 120)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-template <int LEFT>
-__device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
 // Sums may be read from here on, not before: what orders them behind a wait.
@@ -259,19 +249,19 @@ struct Summing {
 
     // Begins to multiply.
     __device__ __forceinline__ void multiply(const Operands& with, u32& add) {
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        wgmma_begin();
 #pragma unroll
         for (int s = 0; s < 4; s++) {
             wgmma(acc, with.a[s], with.b + s * (256 >> 4), add);
             add = 1;
         }
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        wgmma_end_group();
     }
 
     // Gives a stage back to those who fill it.
     __device__ __forceinline__ void release(u32 which) {
-        // All lanes have read. (`compute-sanitizer --tool racecheck` does not see that one arrives for
-        // all, and reports reads of stages and the copies that come after them.)
+        // All lanes have read. (`compute-sanitizer --tool racecheck` does not see that one arrives
+        // for all, and reports reads of stages and the copies that come after them.)
         __syncwarp();
         if (lane == 0) barrier_arrive(&empty[which]);
     }
@@ -399,7 +389,7 @@ struct Leaving {
                 if (mine && adds) sum = added(old[i], sum);
                 *at = sum;
             }
-            written_for_copies();
+            show_async();
             meet<BOTH>();
             const u32 i = threadIdx.x, x_row = first_x + i;
             if (i < S::PIECE && x_row < p.x.rows) {
@@ -410,12 +400,12 @@ struct Leaving {
     }
 
     // One group has the sums of gate and the other those of up: of each piece the first takes the
-    // first half of the rows of x, and the second the others. Half a block of 64 columns lies in one
-    // run of `to`.
+    // first half of the rows of x, and the second the others. Half a block of 64 columns lies in
+    // one run of `to`.
     __device__ __forceinline__ void put_gated(const Product& p, const Turn& turn,
                                               const float (&sums)[N / 2]) const {
         constexpr u32 HALF = S::PIECE / 2, COUNT = S::PIECE / 4;
-        static_assert(COUNT * 128 * 4 + HALF * 128 <= S::RESULTS / 2, "sums for others, and results");
+        static_assert(COUNT * 128 * 4 + HALF * 128 <= S::RESULTS / 2, "sums, and results");
         const bool second = group() == 1;
         float* mine = (float*)(place + group() * (S::RESULTS / 2));
         const float* others = (const float*)(place + (1 - group()) * (S::RESULTS / 2));

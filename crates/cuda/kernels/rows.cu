@@ -74,8 +74,8 @@ EMBED(embed_q4_1, Q4_1)
 EMBED(embed_q4_k, Q4_K)
 EMBED(embed_q6_k, Q6_K)
 
-// The values of a row that `put_encoded_eight` takes: two neighbours from `col`, an even column, on,
-// and the same of the next three sixteens; zeros from `width` on.
+// The values of a row that `put_encoded_eight` takes: two neighbours from `col`, an even column,
+// on, and the same of the next three sixteens; zeros from `width` on.
 __device__ __forceinline__ void load_eight(float (&x)[8], const float* row, u32 col, u32 width) {
 #pragma unroll
     for (int t = 0; t < 4; t++) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void load_eight(float (&x)[8], const float* row, u32 
 extern "C" __global__ void __launch_bounds__(256)
 norm_encode(const float* x, const float* gain, u32 width, const u32* rows_from, Encoded to,
             Norm norm) {
-    __shared__ float held[16384 / 16];
+    __shared__ float held[16384 / 16]; // NORM_WIDTH_MAX of `fuse.rs`
     depend_go();
     // The gain of a norm comes from memory in each round; 128 bytes a line.
     for (u32 i = threadIdx.x * 32; i < width; i += 256 * 32) {

@@ -63,8 +63,8 @@ struct State {
 
 static_assert(sizeof(Draw) == 64 && sizeof(Row) == 176 && sizeof(State) == 16416, "as planned");
 
-// As `abi.rs` declares it. logits [rows, vocab]; counts, adjusted and keys [lanes_max, vocab]; biases [lanes that draw,
-// bias_max]; draws, states and rows [lanes that draw].
+// As `abi.rs` declares it. logits [rows, vocab]; counts, adjusted and keys [lanes_max, vocab];
+// biases [lanes that draw, bias_max]; draws, states and rows [lanes that draw].
 struct Samples {
     const Draw* draws;
     const Bias* biases;

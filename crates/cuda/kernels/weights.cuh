@@ -5,13 +5,15 @@
 // A half in both halves, said so that the multiplier's own selection of halves can do it.
 __device__ __forceinline__ u32 low_twice(u32 pair) {
     u32 twice;
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }" : "=r"(twice) : "r"(pair));
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }"
+        : "=r"(twice) : "r"(pair));
     return twice;
 }
 
 __device__ __forceinline__ u32 high_twice(u32 pair) {
     u32 twice;
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }" : "=r"(twice) : "r"(pair));
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }"
+        : "=r"(twice) : "r"(pair));
     return twice;
 }
 
@@ -140,7 +142,8 @@ __device__ __forceinline__ u32 codes_of(const Raw<F>& raw, int s, int i) {
     if (F != Q6_K) return codes;
     const int at = 2 * (i + 4 * (s % 2));
     constexpr int MORE = Raw<F>::MORE;
-    const u32 high = at < 4 ? raw.more[s / 2 % MORE] << (4 - at) : raw.more[s / 2 % MORE] >> (at - 4);
+    const u32 both = raw.more[s / 2 % MORE]; // of two steps
+    const u32 high = at < 4 ? both << (4 - at) : both >> (at - 4);
     return codes | (high & 0x00300030u);
 }
 
@@ -152,8 +155,8 @@ __device__ __forceinline__ constexpr u32 code_zero() {
 
 // Scale and minimum of row g (`half` 0) or g + 8.
 template <int F>
-__device__ __forceinline__ void scale_of(const Raw<F>& raw, const Shared& shared, int half, float& d,
-                                         float& m) {
+__device__ __forceinline__ void scale_of(const Raw<F>& raw, const Shared& shared, int half,
+                                         float& d, float& m) {
     constexpr int MORE = Raw<F>::MORE;
     m = 0.0f;
     if (F == Q8_0 || F == Q4_0) {

@@ -60,7 +60,7 @@ def test_no_path_of_one_machine() -> None:
 def test_no_line_is_wider_than_a_hundred_columns() -> None:
     wide = [
         f"{name(path)}:{at}"
-        for path in code()
+        for path in files()
         if path.suffix in (".rs", ".cu", ".cuh")  # rustfmt leaves comments; ruff has Python
         for at, line in enumerate(lines(path), 1)
         if len(line) > WIDTH

@@ -490,8 +490,8 @@ __device__ __forceinline__ void many_exact(const Product& p) {
     const u32 first_row = tile * 64 + warp % 4 * 16, first_x = blockIdx.x * 64 + warp / 4 * 32;
     if (first_row >= part.w.rows || first_x >= p.x.rows) return;
     const u32 blocks = blocks_of(part.w.cols);
-    const u32 in_tile = first_x % 128 * 64 + lane / 4 * 8 + lane % 4 * 2;
-    const u64 x = (u64)(first_x / 128) * blocks * 8192 + in_tile;
+    const u64 x = (u64)(first_x / 128) * blocks * 8192 + first_x % 128 * 64 + lane / 4 * 8
+        + lane % 4 * 2;
     float total[1][4][4];
     clear(total);
     for (u32 slice = 0; slice < SLICES; slice++) {

@@ -5,7 +5,7 @@ use ignis_backend::{KvFormat, StoredActivations, StoredProducts};
 use ignis_types::DType;
 
 use crate::support::{Shape, llama, naive, prompt};
-use crate::{BF16, WIDE, bits, bound, chunked, rig, rig_with, worst_of};
+use crate::{BF16, WIDE, bits, bound, check_against_naive, chunked, rig, rig_with, worst_of};
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
@@ -17,17 +17,7 @@ fn matrices_of_more_tiles_than_run_at_a_time_are_multiplied_whole() {
         (DType::Q8_0, DType::Q4_0, 288),
     ] {
         let shape = Shape { matrices, table, hidden, ..tall };
-        for len in [1, 3, 12, 30] {
-            let tokens = prompt(len, shape.vocab, len as u64);
-            let exact = naive::logits(&llama(&shape), &tokens);
-            let scale = exact.iter().fold(1.0f64, |most, l| most.max(l.abs()));
-            for mode in [BF16, (StoredActivations::F32, KvFormat::F32)] {
-                let found = &rig(&shape, mode).round(&[(3, 0, &tokens)])[0];
-                let worst = worst_of(&exact, found) / scale;
-                println!("{matrices} {} len {len}: {worst:.2e}", mode.0.name());
-                assert!(worst < bound(&shape, mode.0), "{shape:?} {mode:?} {len}: off by {worst}");
-            }
-        }
+        check_against_naive(&shape, &[1, 3, 12, 30]);
     }
 }
 

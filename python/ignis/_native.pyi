@@ -16,6 +16,7 @@ __all__ = [
     "DeviceFaultError",
     "DeviceOptions",
     "DeviceUnavailableError",
+    "DeviceUnsuitedError",
     "Engine",
     "FileError",
     "Limits",
@@ -49,6 +50,9 @@ class FileError(NativeError):
 
 class ShapeUnsupportedError(NativeError):
     """The model's architecture or a shape in it is not supported."""
+
+class DeviceUnsuitedError(ShapeUnsupportedError):
+    """The device has no kernels for an op, a dtype or a shape of the model; another may have."""
 
 class MemoryRefusedError(NativeError):
     """The system did not give the planned memory or file, or a region differs from its line."""
@@ -193,7 +197,8 @@ class Needs:
     window_bytes: int  # of KV-RAM and KV-disk, for such images
 
 def needs(model: str | RandomModel, limits: Limits, options: DeviceOptions) -> Needs:
-    """Headers only; no weights are read and no device is needed. `limits.pages` is ignored."""
+    """Headers only; no weights are read and no device is needed. `limits.pages` is ignored. Raises
+    DeviceUnsuitedError for a model that the device has no kernels for."""
 
 def free_bytes(device: str) -> int:
     """Device memory free now; for "cpu", available RAM capped by the container's limit; for

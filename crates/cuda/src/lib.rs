@@ -46,3 +46,4 @@ pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, NvrtcFact, probe}
 pub use judge::{CudaFound, judge};
 pub use kernels::{SOURCES, Source};
 pub use open::{CudaOptions, Libraries, check, free_bytes, measured, process_bytes};
+pub use program::check_program;

@@ -45,13 +45,7 @@ impl Attention {
         layout: StoredLayout,
         head_dim: u32,
     ) -> Result<Attention, DeviceError> {
-        let width = HEAD_DIMS.iter().position(|&dim| head_dim <= dim);
-        let width = width.filter(|_| head_dim.is_multiple_of(8) && head_dim > 0);
-        let width = width.ok_or(DeviceError::ShapeUnsupported {
-            what: "head_dim",
-            found: u64::from(head_dim),
-            expected: "a multiple of 8, at most 256",
-        })?;
+        let width = head_width(head_dim)?;
         if layout.attends_on_tensor_cores() {
             let chosen = kernels.tensor[width];
             return Ok(Attention { tiles: chosen.tiles, split: chosen.split, joins: false });
@@ -70,6 +64,19 @@ impl Attention {
             joins: true,
         })
     }
+}
+
+/// Index of the kernels for heads of `head_dim` values.
+///
+/// Errors: a width that no kernel has.
+pub(crate) fn head_width(head_dim: u32) -> Result<usize, DeviceError> {
+    let width = HEAD_DIMS.iter().position(|&dim| head_dim <= dim);
+    let width = width.filter(|_| head_dim.is_multiple_of(8) && head_dim > 0);
+    width.ok_or(DeviceError::ShapeUnsupported {
+        what: "head_dim",
+        found: u64::from(head_dim),
+        expected: "a multiple of 8, at most 256",
+    })
 }
 
 /// Index of the kernels that read and write a pool.

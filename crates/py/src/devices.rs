@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use ignis_backend::{
-    Activations, Device, DeviceLayout, KvFormat, StoredActivations, StoredLayout, StoredProducts,
+    Activations, Device, DeviceError, DeviceLayout, KvFormat, StoredActivations, StoredLayout,
+    StoredProducts,
 };
 use ignis_cpu::{CpuDevice, CpuLayout, CpuOptions};
 use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
 use ignis_ops::{Program, WeightKind};
 use ignis_sim::SimLayout;
-use ignis_types::DType;
+use ignis_types::{DType, Limits};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
@@ -167,15 +168,27 @@ impl DeviceOptions {
         }
     }
 
+    fn stored(&self) -> StoredLayout {
+        StoredLayout {
+            kv_format: self.kv,
+            activations: self.act.1,
+            products: self.stored_products,
+            tables_on_host: self.tables_on_host,
+        }
+    }
+
+    /// Whether the device, which need not be here, runs a program at all.
+    pub(crate) fn check(&self, program: &Program, limits: &Limits) -> Result<(), DeviceError> {
+        if self.device != "cuda" {
+            return Ok(());
+        }
+        ignis_cuda::check_program(program, limits, self.stored())
+    }
+
     /// The sizes of the device, which need not be here.
     pub(crate) fn layout(&self) -> Box<dyn DeviceLayout> {
         match self.device.as_str() {
-            "cuda" => Box::new(StoredLayout {
-                kv_format: self.kv,
-                activations: self.act.1,
-                products: self.stored_products,
-                tables_on_host: self.tables_on_host,
-            }),
+            "cuda" => Box::new(self.stored()),
             "sim" => Box::new(SimLayout),
             _ => Box::new(CpuLayout::new(self.cpu())),
         }

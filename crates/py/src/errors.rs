@@ -17,6 +17,12 @@ create_exception!(
 );
 create_exception!(
     ignis._native,
+    DeviceUnsuitedError,
+    ShapeUnsupportedError,
+    "The device has no kernels for an op, a dtype or a shape of the model; another may have."
+);
+create_exception!(
+    ignis._native,
     MemoryRefusedError,
     NativeError,
     "The system did not give the planned memory, or a region differs from its plan line."
@@ -34,6 +40,7 @@ pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("NativeError", py.get_type::<NativeError>())?;
     m.add("FileError", py.get_type::<FileError>())?;
     m.add("ShapeUnsupportedError", py.get_type::<ShapeUnsupportedError>())?;
+    m.add("DeviceUnsuitedError", py.get_type::<DeviceUnsuitedError>())?;
     m.add("MemoryRefusedError", py.get_type::<MemoryRefusedError>())?;
     m.add("DeviceUnavailableError", py.get_type::<DeviceUnavailableError>())?;
     m.add("DeviceFaultError", py.get_type::<DeviceFaultError>())

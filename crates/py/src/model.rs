@@ -208,7 +208,7 @@ pub(crate) struct Needs {
     window_bytes: u32,
 }
 
-/// The dry run of a load.
+/// The dry run of a load: sizes, and whether the device has kernels for the model at all.
 #[pyfunction]
 pub(crate) fn needs(
     py: Python<'_>,
@@ -222,6 +222,9 @@ pub(crate) fn needs(
     let model = model.model(py)?;
     let needs = ignis_engine::needs(&model.program, &limits, &*layout)
         .map_err(|error| errors::from_engine(error.into()))?;
+    options
+        .check(&model.program, &limits)
+        .map_err(|error| errors::DeviceUnsuitedError::new_err(error.to_string()))?;
     let window_bytes = ignis_tiers::window_bytes(needs.image_payload.0)
         .ok_or_else(|| PyOverflowError::new_err("an image is larger than 960 windows of 2 GiB"))?;
     Ok(Needs {

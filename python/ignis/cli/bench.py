@@ -26,9 +26,10 @@ from ignis.cli.machine import describe_machine
 from ignis.config import Config
 from ignis.errors import ConfigError
 from ignis.plan import device_to_run
-from ignis.plan.core import native_errors
+from ignis.plan.core import misfit_of, native_errors
 from ignis.plan.cores import physical_cores
 from ignis.plan.cuda import device_options
+from ignis.plan.devices import settle_device
 from ignis.plan.plan import activations_of, products_of
 from ignis.server.loading import text_of_model
 
@@ -94,7 +95,14 @@ def main(args: argparse.Namespace) -> int:
     else:
         path = fetch_if_missing(config.model.path, config.cache_folder, Console(stderr=True))
         model, name = str(path), config.model.path
-    device = device_to_run(config)
+    with native_errors():
+        device = settle_device(
+            device_to_run(config),
+            name,
+            lambda kind: misfit_of(
+                model, kind, config.model.kv_format, activations_of(config, kind)
+            ),
+        )
     options = LoadOptions(
         model=model,
         device=device.kind,

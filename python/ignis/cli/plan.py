@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="cpu or cuda (this machine's), or a card that need not be here: "
+        help="auto, cpu or cuda (this machine's), or a card that need not be here: "
         f"{', '.join(CARDS)}. "
-        "Default: cpu.",
+        "Default: auto, which is what serve would take.",
     )
     parser.add_argument(
         "--free",
@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     add_option_flags(
-        parser, ("", "model", "vram", "cpu", "reuse", "kv_disk", "cache"), without=("device",)
+        parser,
+        ("", "model", "vram", "cpu", "cuda", "reuse", "kv_disk", "cache"),
+        without=("device",),
     )
 
 

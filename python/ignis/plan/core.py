@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ignis.errors import ConfigError, IgnisError, ModelFileError, PlanError
+from ignis.errors import ConfigError, EngineError, IgnisError, ModelFileError, PlanError
 from ignis.plan.ask import Ask, Sizes, SizesOf
 from ignis.plan.cuda import device_options
+
+if TYPE_CHECKING:
+    from ignis import _native
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class PlanCore(Protocol):
 
     def inspect(self, path: str) -> Model: ...
     def sizes(self, path: str, device: str, ask: Ask) -> Sizes: ...
+    def misfit(self, path: str, device: str, kv_format: str, activations: str) -> str | None: ...
     def free_bytes(self, device: str) -> int: ...
     def disk_available(self, folder: Path) -> int: ...
     def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]: ...
@@ -112,6 +116,14 @@ class NativeCore:
                 window_bytes=needs.window_bytes,
             )
 
+    def misfit(self, path: str, device: str, kv_format: str, activations: str) -> str | None:
+        """What a device has no kernels for, of what the model needs; None where it runs it.
+
+        No device is needed. Raises ModelFileError.
+        """
+        with native_errors():
+            return misfit_of(path, device, kv_format, activations)
+
     def free_bytes(self, device: str) -> int:
         """Device memory free now; for the CPU, available RAM within the container's limit."""
         with native_errors():
@@ -127,16 +139,27 @@ class NativeCore:
         with native_errors():
             from ignis import _native
 
-            try:
-                return _native.disk_available(folder)
-            except _native.MemoryRefusedError as error:
-                raise PlanError(str(error)) from error
+            return _native.disk_available(folder)
 
     def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]:
         """Bytes of the lines that the driver takes for this model, forced and measured: opens the
         device."""
         with native_errors():
             return tuple(device_options(device).measured(path))
+
+
+def misfit_of(
+    model: str | _native.RandomModel, device: str, kv_format: str, activations: str
+) -> str | None:
+    """As `PlanCore.misfit`, of random weights too, and raising what the core raises."""
+    from ignis import _native
+
+    options = device_options(device, kv_format=kv_format, activations=activations)
+    try:
+        _native.needs(model, _native.Limits(1, 64, 64, 0), options)
+    except _native.DeviceUnsuitedError as error:
+        return str(error)
+    return None
 
 
 @contextmanager
@@ -152,6 +175,10 @@ def native_errors() -> Iterator[None]:
         raise ModelFileError(str(error)) from error
     except _native.DeviceUnavailableError as error:
         raise ConfigError(f"device: {error}") from error
+    except _native.MemoryRefusedError as error:
+        raise PlanError(str(error)) from error
+    except _native.DeviceFaultError as error:
+        raise EngineError(str(error)) from error
     except OverflowError as error:
         raise PlanError(f"a size is beyond what can be counted: {error}") from error
 

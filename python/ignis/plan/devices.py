@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ignis.config import Config
 from ignis.config.load import unknown_name
-from ignis.errors import ConfigError
+from ignis.errors import ConfigError, PlanError
 from ignis.plan.cuda import find_card
 from ignis.plan.units import MIB
 
@@ -17,9 +18,10 @@ class Device:
     """What a plan needs to know of a device.
 
     `total_bytes` None means that free memory is read from this machine. `recorded` holds bytes of
-    the lines that only a load can measure, as they were measured on a card of this kind; a plan
-    marks them estimated. A card that is here has none: they are measured. `why` says what kept
-    `auto` from a card.
+    the lines that only a load can measure: of a load on such a card where `assumed` is false, else
+    of none of ours; a plan marks both. A card that is here has none: they are measured. `why` says
+    what kept `auto` from a card, and `may_yield` that `auto` chose this card, so that the CPU
+    takes its place if it cannot run the model.
     """
 
     name: str
@@ -27,7 +29,9 @@ class Device:
     title: str
     total_bytes: int | None = None
     recorded: tuple[tuple[str, int], ...] = ()
+    assumed: bool = False
     why: str | None = None
+    may_yield: bool = False
 
     @property
     def lanes(self) -> int:
@@ -42,30 +46,45 @@ class Device:
 
 CPU = Device("cpu", "cpu", "this machine's CPU")
 
-# Bytes of the driver's context and of what rounding, graphs and library handles take, measured on
-# an RTX 5090; and on an H200 (context 526.8 MiB; graphs 38 MiB, a handle 2 MiB, rounding 2 MiB).
+# Bytes of the driver's context, and of what modules and library handles take: on an H200 as
+# benches/results/card-h200.json has them. For an RTX 5090 no load of ours was measured: the
+# figures are what other programs were seen to take, and leave room.
+_HOPPER = (("cuda_context", 551_092_224), ("residual", 4 * MIB))
 _RTX = (("cuda_context", 452_595_712), ("residual", 88_028_656))
-_HOPPER = (("cuda_context", 552_389_837), ("residual", 42 * MIB))
 
-# Total memory as the driver reports it. Others of a generation take the figures of its nearest.
+
+def _hopper(name: str, title: str, total: int, *, assumed: bool = False) -> Device:
+    return Device(name, "cuda", title, total * MIB, _HOPPER, assumed)
+
+
+def _rtx(name: str, title: str, total: int) -> Device:
+    return Device(name, "cuda", title, total * MIB, _RTX, assumed=True)
+
+
+# Total memory in MiB as the driver reports it.
 CARDS: dict[str, Device] = {
     card.name: card
     for card in (
-        Device("rtx5090", "cuda", "NVIDIA GeForce RTX 5090", 32_607 * MIB, _RTX),
-        Device("rtx5080", "cuda", "NVIDIA GeForce RTX 5080", 16_303 * MIB, _RTX),
-        Device("rtx4090", "cuda", "NVIDIA GeForce RTX 4090", 24_564 * MIB, _RTX),
-        Device("rtx3090", "cuda", "NVIDIA GeForce RTX 3090", 24_576 * MIB, _RTX),
-        Device("rtxpro6000", "cuda", "NVIDIA RTX PRO 6000 Blackwell", 97_887 * MIB, _RTX),
-        Device("h100", "cuda", "NVIDIA H100 80GB", 81_559 * MIB, _HOPPER),
-        Device("h200", "cuda", "NVIDIA H200", 143_771 * MIB, _HOPPER),
+        _rtx("rtx5090", "NVIDIA GeForce RTX 5090", 32_607),
+        _rtx("rtx5080", "NVIDIA GeForce RTX 5080", 16_303),
+        _rtx("rtx4090", "NVIDIA GeForce RTX 4090", 24_564),
+        _rtx("rtx3090", "NVIDIA GeForce RTX 3090", 24_576),
+        _rtx("rtxpro6000", "NVIDIA RTX PRO 6000 Blackwell", 97_887),
+        _hopper("h100", "NVIDIA H100 80GB", 81_559, assumed=True),
+        _hopper("h200", "NVIDIA H200", 143_771),
     )
 }
 
 
 def device_to_plan(name: str) -> Device:
-    """A device by the name `ignis plan --device` takes. Raises ConfigError for an unknown one."""
-    if name in {"auto", "cpu"}:
+    """A device by the name `ignis plan --device` takes: auto and cuda as a load takes them.
+
+    Raises ConfigError for an unknown one, and for cuda where no card can be used.
+    """
+    if name == "cpu":
         return CPU
+    if name == "auto":
+        return _card_or_cpu()
     if name == "cuda":
         try:
             return _card_here()
@@ -75,7 +94,7 @@ def device_to_plan(name: str) -> Device:
                 f"({', '.join(CARDS)})"
             ) from None
     if name not in CARDS:
-        known = ["cpu", *CARDS]
+        known = ["auto", "cpu", "cuda", *CARDS]
         raise ConfigError(
             f"--device {name}: unknown device{unknown_name(name, known)}; there are "
             f"{', '.join(known)}"
@@ -90,17 +109,39 @@ def device_to_run(config: Config) -> Device:
     """
     if config.device == "cpu":
         return CPU
+    if config.device == "auto":
+        return _card_or_cpu()
     try:
         return _card_here()
     except NoCard as problem:
-        if config.device == "auto":
-            return replace(CPU, why=str(problem))
         place = config.source("device").place or "device"
-        raise ConfigError(f"{place}: {problem}") from None
+        raise ConfigError(f"{place} {config.device}: {problem}") from None
+
+
+def settle_device(device: Device, model: str, misfit: Callable[[str], str | None]) -> Device:
+    """The device that runs a model, where `misfit` says of a kind what it has no kernels for.
+
+    A card that `auto` chose yields to the CPU, which says why. Raises PlanError for one that was
+    named.
+    """
+    problem = misfit(device.kind)
+    if problem is None:
+        return device
+    why = f"{device.title} cannot run {model}: {problem}"
+    if device.may_yield:
+        return replace(CPU, why=why)
+    raise PlanError(f"{why}; use --device cpu")
 
 
 class NoCard(Exception):
     """Why no card can be used, and what to do about it."""
+
+
+def _card_or_cpu() -> Device:
+    try:
+        return replace(_card_here(), may_yield=True)
+    except NoCard as problem:
+        return replace(CPU, why=str(problem))
 
 
 def _card_here() -> Device:

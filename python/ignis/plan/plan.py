@@ -12,7 +12,7 @@ from ignis.plan.adapt import EMBEDDING, RETAINED_HOST_A_LANE, Step, adapt
 from ignis.plan.ask import Ask, Cut, Sizes, SizesOf, cut
 from ignis.plan.core import Model, NativeCore, PlanCore, sizes_by_ask
 from ignis.plan.cores import physical_cores
-from ignis.plan.devices import Device, device_to_run
+from ignis.plan.devices import Device, device_to_run, settle_device
 from ignis.plan.disk import DiskPlan, plan_disk
 from ignis.plan.host import HostPlan, plan_host
 from ignis.plan.lines import KV_POOL, VRAM_LINES, Line
@@ -123,14 +123,22 @@ def make_plan(
 ) -> Plan:
     """Plan the load of a checkpoint, a file or folder of which only headers are read.
 
-    `device` None is the one this build runs on; `free_bytes` None reads the device, once, and
+    `device` None is the one this build runs on; where `auto` took a card that has no kernels for
+    the model, the CPU takes its place, and one that was named is refused. `free_bytes` None reads the device, once, and
     `host_free_bytes` None this machine's memory, for a device with memory of its own. Raises
-    PlanRefused when it does not fit, ConfigError for a value the model cannot have, and
-    ModelFileError for a checkpoint that cannot be read.
+    PlanRefused when it does not fit, PlanError for a device that cannot run it, ConfigError for a
+    value the model cannot have, and ModelFileError for a checkpoint that cannot be read.
     """
     core = core or NativeCore()
     device = device or device_to_run(config)
     info = core.inspect(str(model))
+    device = settle_device(
+        device,
+        f"{info.name or info.path} ({info.architecture})",
+        lambda kind: core.misfit(
+            info.path, kind, config.model.kv_format, activations_of(config, kind)
+        ),
+    )
     if free_bytes is None:
         total = device.total_bytes
         free_bytes = core.free_bytes(device.kind) if total is None else total

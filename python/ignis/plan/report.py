@@ -30,7 +30,12 @@ def plan_as_dict(plan: Plan) -> dict[str, object]:
             "parameters": plan.model.parameters,
             "context_trained": plan.model.context_trained,
         },
-        "device": {"name": plan.device.name, "kind": plan.device.kind, "title": plan.device.title},
+        "device": {
+            "name": plan.device.name,
+            "kind": plan.device.kind,
+            "title": plan.device.title,
+            "lines_assumed": plan.device.assumed,
+        },
         "device_reason": plan.device.why,
         "mode": plan.mode,
         "free_at_start_bytes": plan.free_at_start_bytes,
@@ -130,7 +135,7 @@ def print_plan(plan: Plan, console: Console) -> None:
 
     table = _table("line", "bytes", "", "what it is for")
     for line in plan.lines:
-        mark = " (estimated)" if line.estimated else ""
+        mark = f" ({_how_estimated(plan)})" if line.estimated else ""
         if line.bytes or line.name == KV_POOL:
             table.add_row(line.name, f"{line.bytes:,}", human(line.bytes), line.purpose + mark)
     table.add_section()
@@ -157,6 +162,10 @@ def print_plan(plan: Plan, console: Console) -> None:
         )
     for reason in plan.oversubscribed:
         console.print(f"[red]Oversubscribed:[/] {escape(reason)}.", highlight=False, soft_wrap=True)
+
+
+def _how_estimated(plan: Plan) -> str:
+    return "assumed, not measured on such a card" if plan.device.assumed else "estimated"
 
 
 def _print_host(plan: Plan, console: Console) -> None:

@@ -45,10 +45,14 @@ class FakeCore:
     token_bytes: int = 23_040
     window_bytes: int = 1 << 20
     disk: int = 1 << 40
+    unsuited: str | None = None  # what a card has no kernels for
     calls: int = 0
 
     def inspect(self, path: str) -> Model:
         return replace(self.model, path=path)
+
+    def misfit(self, path: str, device: str, kv_format: str, activations: str) -> str | None:
+        return self.unsuited if device == "cuda" else None
 
     def free_bytes(self, device: str) -> int:
         return self.free

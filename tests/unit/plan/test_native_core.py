@@ -6,11 +6,12 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ignis.config import load_config
-from ignis.errors import ModelFileError
+from ignis.errors import ModelFileError, PlanError
 from ignis.plan import CARDS, VRAM_LINES, NativeCore, make_plan
 from ignis.plan.ask import Ask
 
@@ -78,6 +79,56 @@ def test_headers_alone_give_the_same_plan(name: str, tmp_path: Path) -> None:
         full = make_plan(config, whole, device=device, free_bytes=8 << 30)
         assert make_plan(config, bare, device=device, free_bytes=8 << 30).lines == full.lines
         assert full.total_bytes <= full.budget_bytes
+
+
+OF_THE_CPU = {
+    "qwen3-moe": "route",
+    "qwen3-next": "causal_conv",
+    "qwen3_5": "causal_conv",
+    "qwen3_5-moe": "causal_conv",
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_CPU)
+def test_a_card_refuses_before_anything_is_reserved_what_it_has_no_kernels_for(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = GOLDEN / name
+    op = OF_THE_CPU[name]
+    assert op in str(CORE.misfit(str(model), "cuda", "bf16", "bf16"))
+    with pytest.raises(PlanError, match=rf"RTX 5090 cannot run .*the op {op}; use --device cpu"):
+        make_plan(load_config(environ={}), model, device=CARDS["rtx5090"])
+
+    monkeypatch.setattr("ignis.plan.devices.find_card", lambda: SimpleNamespace(name="A card"))
+    named = load_config({"device": "cuda"}, environ={})
+    with pytest.raises(PlanError, match=rf"A card cannot run .*the op {op}; use --device cpu"):
+        make_plan(named, model)
+    plan = make_plan(load_config(environ={}), model, free_bytes=8 << 30)
+    assert plan.device.kind == "cpu"
+    assert plan.device.why
+    assert plan.device.why.startswith("A card cannot run ")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_card_runs_the_dense_models(name: str) -> None:
+    for activations in ("bf16", "f32"):
+        assert CORE.misfit(str(GOLDEN / name), "cuda", "bf16", activations) is None
+
+
+def test_a_budget_gives_the_same_computed_lines_on_every_card() -> None:
+    config = load_config({"vram.budget-bytes": "12G"}, environ={})
+    plans = [make_plan(config, GOLDEN / "qwen3", device=CARDS[n]) for n in ("h200", "rtx5090")]
+    driver = {"cuda_context", "residual", "kv_pool"}  # the pool takes what the others leave
+    lines = [{name: n for name, n in plan.line_bytes() if name not in driver} for plan in plans]
+    assert lines[0] == lines[1]
+    fixed = [dict(plan.line_bytes()) for plan in plans]
+    left = [
+        one["kv_pool"] + one["cuda_context"] + one["residual"] + plan.spare_bytes
+        for one, plan in zip(fixed, plans, strict=True)
+    ]
+    assert left[0] == left[1]
+    for name in ("lanes", "context_tokens", "chunk_tokens", "host", "embedding", "kv_format"):
+        assert getattr(plans[0], name) == getattr(plans[1], name), name
 
 
 def test_free_memory_of_this_machine_is_read() -> None:

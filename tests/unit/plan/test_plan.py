@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from ignis._native import DeviceUnavailableError
 from ignis.config import load_config
-from ignis.errors import ConfigError, PlanRefused
+from ignis.errors import ConfigError, PlanError, PlanRefused
 from ignis.plan import CARDS, VRAM_LINES, Device, Plan, device_to_plan, device_to_run, make_plan
 from ignis.plan.ask import Ask, cut
 from ignis.plan.core import sizes_by_ask
@@ -19,6 +21,7 @@ from ignis.plan.plan import plan_ask
 from tests.unit.plan.fake_core import MODEL, FakeCore
 
 MIB = 1 << 20
+RESULTS = Path(__file__).parents[3] / "benches" / "results"
 
 
 def plan_of(
@@ -256,17 +259,27 @@ def test_a_card_that_is_not_here_has_recorded_figures_marked_estimated() -> None
     assert plan_of(device=device_to_plan("rtx5090"), free=30 << 30).free_at_start_bytes == 30 << 30
 
 
+def test_only_a_card_that_was_measured_is_called_so() -> None:
+    assert [name for name, card in CARDS.items() if not card.assumed] == ["h200"]
+    record = json.loads((RESULTS / "card-h200.json").read_text())
+    measured = [model["plan"] for model in record["models"]]
+    for line, count in CARDS["h200"].recorded:
+        assert {plan[line] for plan in measured} == {count}
+
+
 def no_card() -> None:
     raise DeviceUnavailableError("no NVIDIA driver was found (libcuda.so.1); install it")
 
 
 def test_devices_that_cannot_be_used_are_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ignis.plan.devices.find_card", no_card)
-    with pytest.raises(ConfigError, match="did you mean rtx5090"):
+    with pytest.raises(ConfigError, match="did you mean rtx5090.*auto, cpu, cuda, rtx5090"):
         device_to_plan("rtx509")
+    with pytest.raises(ConfigError, match="auto, cpu, cuda, rtx5090"):
+        device_to_plan("gpu")
     with pytest.raises(ConfigError, match=r"no NVIDIA driver was found .* name it"):
         device_to_plan("cuda")
-    with pytest.raises(ConfigError, match=r"IGNIS_DEVICE: no NVIDIA driver was found"):
+    with pytest.raises(ConfigError, match=r"IGNIS_DEVICE cuda: no NVIDIA driver was found"):
         device_to_run(load_config(environ={"IGNIS_DEVICE": "cuda"}))
     assert device_to_run(load_config(environ={})).kind == "cpu"
 
@@ -283,6 +296,22 @@ def test_a_card_that_is_here_is_taken_and_what_its_driver_takes_is_measured(
     lines = {line.name: line for line in plan.lines}
     assert (lines["cuda_context"].bytes, lines["residual"].bytes) == (500 * MIB, 4 * MIB)
     assert not any(line.estimated for line in plan.lines)
+
+
+def test_auto_plans_what_it_would_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ignis.plan.devices.find_card", no_card)
+    assert device_to_plan("auto") == device_to_run(load_config(environ={}))
+    assert str(device_to_plan("auto").why).startswith("no NVIDIA driver")
+    monkeypatch.setattr("ignis.plan.devices.find_card", lambda: SimpleNamespace(name="A card"))
+    card = device_to_plan("auto")
+    assert card == device_to_run(load_config(environ={}))
+    assert card.kind == "cuda"
+    core = FakeCore(unsuited="this device does not run the op route")
+    plan = plan_of(core, device=card)
+    assert plan.device.kind == "cpu"
+    assert plan.device.why == "A card cannot run Tiny (llama): this device does not run the op route"
+    with pytest.raises(PlanError, match="the op route; use --device cpu"):
+        plan_of(core, device=device_to_plan("cuda"))
 
 
 def test_activations_are_those_of_the_device_that_is_planned_for() -> None:

@@ -35,6 +35,7 @@ mod nvrtc;
 mod open;
 mod program;
 mod round;
+mod runs;
 mod sampling;
 mod steps;
 mod stream;
@@ -46,4 +47,4 @@ pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, NvrtcFact, probe}
 pub use judge::{CudaFound, judge};
 pub use kernels::{SOURCES, Source};
 pub use open::{CudaOptions, Libraries, check, free_bytes, measured, process_bytes};
-pub use program::check_program;
+pub use runs::check_program;

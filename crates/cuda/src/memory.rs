@@ -25,6 +25,18 @@ pub(crate) struct Memory {
     tables: Option<(u64, Region)>,
 }
 
+/// Turns places in the reservation into addresses.
+pub(crate) trait Resolve {
+    /// Address of `len` bytes that lie `at` bytes from the start.
+    fn address(&self, at: u64, len: u64) -> u64;
+}
+
+impl Resolve for Memory {
+    fn address(&self, at: u64, len: u64) -> u64 {
+        Memory::address(self, at, len)
+    }
+}
+
 impl Memory {
     /// Allocates `bytes` and fills them with zeros.
     pub(crate) fn new(context: &Context, bytes: Bytes) -> Result<Memory, DeviceError> {

@@ -6,13 +6,11 @@ use ignis_backend::{
     encoded_image,
 };
 use ignis_ops::{BufferId, Op, PagedAttention, Program, Rows, WeightId, WeightKind};
-use ignis_types::{Bytes, Limits};
+use ignis_types::Limits;
 
 use crate::abi::{ADD, Encoded, GLU, Norm, Part, PoolView, Prepare, Product, Queries, SET, Weight};
-use crate::device::too_large;
 use crate::kernels::format_of;
-use crate::memory::Memory;
-use crate::steps::head_width;
+use crate::memory::Resolve;
 
 /// A norm as a launch of its own. Products of `to` finish it, with what `norm` names.
 #[derive(Clone, Copy, Debug)]
@@ -81,27 +79,6 @@ pub(crate) struct Compiled {
     pub(crate) group: u32,
 }
 
-/// Turns places in the reservation into addresses.
-pub(crate) trait Resolve {
-    /// Address of `len` bytes that lie `at` bytes from the start.
-    fn address(&self, at: u64, len: u64) -> u64;
-}
-
-impl Resolve for Memory {
-    fn address(&self, at: u64, len: u64) -> u64 {
-        Memory::address(self, at, len)
-    }
-}
-
-/// Of a reservation that is not there: what a program needs is found out all the same.
-struct Nowhere;
-
-impl Resolve for Nowhere {
-    fn address(&self, _: u64, _: u64) -> u64 {
-        0
-    }
-}
-
 /// What a program is resolved against.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
@@ -111,28 +88,6 @@ pub(crate) struct Place<'a> {
     pub(crate) scratch: &'a StoredScratch,
     pub(crate) memory: &'a dyn Resolve,
     pub(crate) layout: StoredLayout,
-}
-
-/// Whether the kernels run a program, found without a card by what binds it there.
-///
-/// Errors: an op, a dtype or a shape that no kernel runs; a size that cannot be counted.
-pub fn check_program(
-    program: &Program,
-    limits: &Limits,
-    layout: StoredLayout,
-) -> Result<(), DeviceError> {
-    let scratch = StoredScratch::new(program, limits, layout.activations).map_err(too_large)?;
-    let addresses = Addresses {
-        weights: vec![0; program.weights.len()],
-        buffers: vec![0; program.buffers.len()],
-        sections: vec![0; program.sections.len()],
-        scratch: (0, Bytes(scratch.end)),
-        ..Addresses::default()
-    };
-    let memory = &Nowhere;
-    let place = Place { program, addresses: &addresses, limits, scratch: &scratch, memory, layout };
-    compile(place)?;
-    head_width(program.kv.head_dim).map(|_| ())
 }
 
 /// Resolves a program against the reservation.
@@ -161,7 +116,7 @@ struct Compiler<'a> {
 }
 
 /// The name of an op that this device does not run, or not by itself.
-fn name_of(op: &Op) -> &'static str {
+pub(crate) fn name_of(op: &Op) -> &'static str {
     match op {
         Op::RmsNorm(_) => "rms_norm",
         Op::Rope(_) => "rope",

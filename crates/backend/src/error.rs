@@ -32,6 +32,16 @@ pub enum DeviceError {
         /// Index of the first bad block.
         block: u64,
     },
+    /// A weight holds a finite value that is infinite as the device keeps it.
+    #[error("weight {name} holds a value too large for {kept}, as it is kept, at {at}")]
+    TooLarge {
+        /// The weight.
+        name: String,
+        /// Index of the first such value.
+        at: u64,
+        /// How the device keeps the weight.
+        kept: DType,
+    },
     /// A weight's bytes do not have the size that its shape asks for.
     #[error("weight {name} has {found} bytes, expected {expected}")]
     WeightBytes {

@@ -31,8 +31,8 @@ pub(crate) fn put(
         return Err(DeviceError::NotFinite { name: weight.name.clone(), block: block as u64 });
     }
     let is_rounded = weight.kind != WeightKind::Vector && kept != weight.dtype;
-    if let Some(block) = is_rounded.then(|| first_too_large(weight.dtype, stored)).flatten() {
-        return Err(DeviceError::NotFinite { name: weight.name.clone(), block: block as u64 });
+    if is_rounded && let Some(at) = first_too_large(weight.dtype, stored) {
+        return Err(DeviceError::TooLarge { name: weight.name.clone(), at: at as u64, kept });
     }
     match weight.kind {
         WeightKind::Vector => memory.write(context, at, &vector(weight, stored)?),

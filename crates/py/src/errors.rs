@@ -77,7 +77,7 @@ pub(crate) fn from_engine(error: EngineError) -> PyErr {
     match error {
         EngineError::Format(_)
         | EngineError::Vocabulary { .. }
-        | EngineError::Device(D::NotFinite { .. } | D::WeightBytes { .. }) => {
+        | EngineError::Device(D::NotFinite { .. } | D::TooLarge { .. } | D::WeightBytes { .. }) => {
             FileError::new_err(text)
         }
         EngineError::Model(error) => from_model(error),

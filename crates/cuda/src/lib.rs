@@ -42,6 +42,7 @@ mod stream;
 mod tables;
 mod weights;
 
+pub use cache::kernels_made;
 pub use device::CudaDevice;
 pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, NvrtcFact, probe};
 pub use judge::{CudaFound, judge};

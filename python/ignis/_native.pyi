@@ -5,6 +5,7 @@ Buffers are flat arrays (`array.array`), preallocated by the caller and written 
 """
 
 from array import array
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import final
@@ -33,6 +34,7 @@ __all__ = [
     "disk_available",
     "free_bytes",
     "inspect",
+    "kernels_made",
     "needs",
     "prefix_chain",
     "process_bytes",
@@ -137,7 +139,7 @@ class DeviceOptions:
         threads: int = 1,
         kv_format: str = "bf16",
         activations: str | None = None,
-        nvrtc: str | PathLike[str] | None = None,
+        nvrtc: Sequence[str | PathLike[str]] = ...,
         kernels: str | PathLike[str] | None = None,
         embedding: str = "device",
         products: str = "same",
@@ -179,9 +181,11 @@ class CudaFacts:
     mode: str | None  # "shared", "exclusive", "prohibited"
     total_bytes: int | None
     free_bytes: int | None
-    others: list[tuple[int, int, str]]  # (process, bytes, program) that compute on it
-    nvrtc: tuple[int, int] | None
-    nvrtc_problem: str | None
+    others: list[tuple[int, int | None, str]]  # (process, bytes, program), most bytes first
+    nvrtc: tuple[int, int] | None  # that would be taken; None: none suits card and driver
+    nvrtc_file: Path | None
+    nvrtc_found: list[tuple[tuple[int, int], Path]]  # every one, by version and file
+    nvrtc_broken: list[Path]  # candidates that cannot be loaded
     refusal: str | None  # why it cannot be used, and what to do; None: it can
 
 @final
@@ -203,6 +207,10 @@ def needs(model: str | RandomModel, limits: Limits, options: DeviceOptions) -> N
 def free_bytes(device: str) -> int:
     """Device memory free now; for "cpu", available RAM capped by the container's limit; for
     "cuda", as the driver says without a context."""
+
+def kernels_made() -> int:
+    """Pieces of kernels that this process has begun to compile, and did not find compiled. Grows
+    while a card is opened."""
 
 def process_bytes(pid: int | None = None) -> int | None:
     """Bytes of the card that the driver counts to a process, this one if none is named; None where

@@ -1,14 +1,12 @@
 //! Facts of this machine that using a card depends on. [`probe`] looks; it decides nothing, and
 //! makes no context.
 
-use std::path::PathBuf;
-
 use ignis_backend::DeviceError;
 use ignis_types::Bytes;
 
-use crate::driver::{self, Card};
+use crate::card::{self, Card};
 use crate::nvml::{self, Process};
-use crate::nvrtc;
+use crate::nvrtc::{self, NvrtcFacts};
 use crate::open::Libraries;
 
 /// What was found. A fact that could not be learnt is `None` or empty.
@@ -22,8 +20,8 @@ pub struct CudaFacts {
     pub cards: u32,
     /// The first of them.
     pub card: Option<CardFacts>,
-    /// The compiler.
-    pub nvrtc: NvrtcFact,
+    /// The compiler: every library of it.
+    pub nvrtc: NvrtcFacts,
 }
 
 /// The driver's library.
@@ -39,23 +37,6 @@ pub enum DriverFact {
     /// It runs.
     Present {
         /// The CUDA version it is for: (13, 0).
-        version: (u32, u32),
-    },
-}
-
-/// The compiler's library.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NvrtcFact {
-    /// There is none.
-    Missing,
-    /// The one that was named cannot be loaded.
-    Broken {
-        /// Its file.
-        path: PathBuf,
-    },
-    /// It can be used.
-    Present {
-        /// Its version.
         version: (u32, u32),
     },
 }
@@ -82,31 +63,44 @@ pub struct CardFacts {
     pub mode: ComputeMode,
     /// (total, free).
     pub memory: Option<(Bytes, Bytes)>,
-    /// What of it this process holds already.
+    /// What of it this process holds already, as far as the driver counts it.
     pub own: Bytes,
-    /// Others that compute on it: (process, bytes, name).
-    pub others: Vec<(u32, Bytes, String)>,
+    /// Other processes on it, those with most memory first.
+    pub others: Vec<Holder>,
+}
+
+/// Another process on a card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// Bytes of the card that are counted to it; `None` where the driver does not say.
+    pub bytes: Option<Bytes>,
+    /// Its program's file, or nothing where that is not told.
+    pub name: String,
+    /// Whether it computes; others draw.
+    pub computes: bool,
 }
 
 /// Looks at everything that a load would need.
 pub fn probe(libraries: &Libraries) -> CudaFacts {
     let (driver, cards) = probe_driver();
     let started = matches!(driver, DriverFact::Present { .. });
-    let card = if started && cards > 0 { driver::card(0).ok() } else { None };
+    let card = if started && cards > 0 { card::card(0).ok() } else { None };
     CudaFacts {
         driver,
         release: nvml::driver_release(),
         cards,
         card: card.map(|card| card_facts(&card)),
-        nvrtc: probe_nvrtc(libraries),
+        nvrtc: nvrtc::probe(&libraries.nvrtc),
     }
 }
 
 fn probe_driver() -> (DriverFact, u32) {
-    if !driver::is_present() {
+    if !card::is_present() {
         return (DriverFact::Missing, 0);
     }
-    match driver::start() {
+    match card::start() {
         Ok((version, cards)) => {
             (DriverFact::Present { version: (version / 1000, version % 1000 / 10) }, cards)
         }
@@ -115,23 +109,39 @@ fn probe_driver() -> (DriverFact, u32) {
     }
 }
 
-fn probe_nvrtc(libraries: &Libraries) -> NvrtcFact {
-    if let Some(path) = &libraries.nvrtc
-        && !nvrtc::load_from(path)
-    {
-        return NvrtcFact::Broken { path: path.clone() };
-    }
-    if !nvrtc::is_present() {
-        return NvrtcFact::Missing;
-    }
-    nvrtc::version().map_or(NvrtcFact::Missing, |version| NvrtcFact::Present { version })
+/// (total, free) of a card, before any context: of the driver's management library, but no more
+/// than the device has, which may be a slice of the card. One that shares the host's memory has
+/// what the host has.
+pub(crate) fn card_memory(card: &Card) -> Option<(Bytes, Bytes)> {
+    memory_of(card.total, card.is_integrated, nvml::memory(&card.pci_bus_id), host_available)
+}
+
+fn memory_of(
+    total: u64,
+    is_integrated: bool,
+    counted: Option<(u64, u64)>,
+    host: impl FnOnce() -> Option<u64>,
+) -> Option<(Bytes, Bytes)> {
+    let (whole, free) = match counted {
+        None if is_integrated => (total, host()?),
+        counted => counted?,
+    };
+    let total = total.min(whole);
+    Some((Bytes(total), Bytes(free.min(total))))
+}
+
+/// Memory of the host that a process could have now.
+fn host_available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn card_facts(card: &Card) -> CardFacts {
     let known = nvml::processes(&card.pci_bus_id).unwrap_or_default();
     let (own, others): (Vec<Process>, Vec<Process>) =
         known.into_iter().partition(|one| one.pid == std::process::id());
-    let mode = match driver::compute_mode(card) {
+    let mode = match card::compute_mode(card) {
         2 => ComputeMode::Prohibited,
         1 | 3 => ComputeMode::Exclusive,
         _ => ComputeMode::Shared,
@@ -140,8 +150,51 @@ fn card_facts(card: &Card) -> CardFacts {
         name: card.name.clone(),
         capability: card.capability,
         mode,
-        memory: nvml::memory(&card.pci_bus_id).map(|(total, free)| (Bytes(total), Bytes(free))),
-        own: Bytes(own.iter().map(|one| one.used).sum()),
-        others: others.into_iter().map(|one| (one.pid, Bytes(one.used), one.name)).collect(),
+        memory: card_memory(card),
+        own: Bytes(own.iter().filter_map(|one| one.used).sum()),
+        others: holders(others),
+    }
+}
+
+fn holders(processes: Vec<Process>) -> Vec<Holder> {
+    let mut holders: Vec<Holder> = processes
+        .into_iter()
+        .map(|Process { pid, used, name, computes }| Holder {
+            pid,
+            bytes: used.map(Bytes),
+            name,
+            computes,
+        })
+        .collect();
+    holders.sort_by_key(|one| std::cmp::Reverse(one.bytes));
+    holders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_of_a_card_has_its_own_size() {
+        let none = || -> Option<u64> { panic!("the host is not asked") };
+        let of = |total, counted| memory_of(total, false, counted, none);
+        assert_eq!(of(10, Some((80, 79))), Some((Bytes(10), Bytes(10))));
+        assert_eq!(of(10, Some((80, 7))), Some((Bytes(10), Bytes(7))));
+        assert_eq!(of(81, Some((80, 79))), Some((Bytes(80), Bytes(79))));
+        assert_eq!(of(80, None), None);
+    }
+
+    #[test]
+    fn a_card_that_shares_memory_has_what_the_host_has() {
+        assert_eq!(memory_of(80, true, None, || Some(60)), Some((Bytes(80), Bytes(60))));
+        assert_eq!(memory_of(80, true, Some((70, 50)), || None), Some((Bytes(70), Bytes(50))));
+        assert!(host_available().is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn who_holds_most_is_named_first() {
+        let one = |pid, used| Process { pid, used, name: String::new(), computes: true };
+        let found = holders(vec![one(1, None), one(2, Some(5)), one(3, Some(9))]);
+        assert_eq!(found.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [3, 2, 1]);
     }
 }

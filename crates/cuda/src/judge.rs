@@ -4,7 +4,9 @@
 use ignis_backend::DeviceError;
 use ignis_types::Bytes;
 
-use crate::found::{CardFacts, ComputeMode, CudaFacts, DriverFact, NvrtcFact};
+use crate::found::{CardFacts, ComputeMode, CudaFacts, DriverFact, Holder};
+use crate::nvrtc::NvrtcFile;
+use crate::suits::judge_nvrtc;
 
 /// The oldest compute capability that the kernels run on.
 const CAPABILITY_MIN: (u32, u32) = (8, 0);
@@ -24,13 +26,13 @@ pub struct CudaFound {
     pub capability: (u32, u32),
     /// Of the driver: (13, 0).
     pub driver: (u32, u32),
-    /// Of the compiler.
-    pub nvrtc: (u32, u32),
+    /// The compiler.
+    pub nvrtc: NvrtcFile,
     /// Its memory.
     pub total: Bytes,
 }
 
-fn unavailable(problem: impl Into<String>, remedy: impl Into<String>) -> DeviceError {
+pub(crate) fn unavailable(problem: impl Into<String>, remedy: impl Into<String>) -> DeviceError {
     DeviceError::Unavailable { problem: problem.into(), remedy: remedy.into() }
 }
 
@@ -41,7 +43,7 @@ pub fn judge(facts: &CudaFacts) -> Result<CudaFound, DeviceError> {
     let driver = judge_driver(facts)?;
     let card = facts.card.as_ref().filter(|_| facts.cards > 0).ok_or_else(no_card)?;
     let total = judge_card(card)?;
-    let nvrtc = judge_nvrtc(&facts.nvrtc, driver)?;
+    let nvrtc = judge_nvrtc(&facts.nvrtc, card, driver)?.clone();
     let (name, capability) = (card.name.clone(), card.capability);
     Ok(CudaFound { name, capability, driver, nvrtc, total })
 }
@@ -97,7 +99,8 @@ fn judge_card(card: &CardFacts) -> Result<Bytes, DeviceError> {
             "install the whole driver; in a container, grant it the \"utility\" capability",
         ));
     };
-    let is_shared = card.others.iter().any(|(_, _, name)| name.ends_with(SHARING_SERVER));
+    let mut computing = card.others.iter().filter(|one| one.computes).peekable();
+    let is_taken = computing.peek().is_some() && !computing.any(is_sharing);
     match card.mode {
         ComputeMode::Prohibited => {
             return Err(unavailable(
@@ -105,9 +108,10 @@ fn judge_card(card: &CardFacts) -> Result<Bytes, DeviceError> {
                 "set it with: sudo nvidia-smi -c DEFAULT",
             ));
         }
-        ComputeMode::Exclusive if !card.others.is_empty() && !is_shared => {
+        ComputeMode::Exclusive if is_taken => {
+            let who = holders(card.others.iter().filter(|one| one.computes));
             return Err(unavailable(
-                format!("{name} is set to serve one process, and {} has it", holders(card)),
+                format!("{name} is set to serve one process, and {who} has it"),
                 "end that process, or share the card with: sudo nvidia-smi -c DEFAULT",
             ));
         }
@@ -124,9 +128,14 @@ fn judge_card(card: &CardFacts) -> Result<Bytes, DeviceError> {
     Ok(total)
 }
 
-fn holders(card: &CardFacts) -> String {
-    let named = card.others.iter().take(3).map(|(pid, _, name)| {
-        let short = name.rsplit('/').next().unwrap_or_default();
+fn is_sharing(holder: &Holder) -> bool {
+    holder.name.ends_with(SHARING_SERVER)
+}
+
+fn holders<'a>(who: impl Iterator<Item = &'a Holder>) -> String {
+    let named = who.take(3).map(|one| {
+        let short = one.name.rsplit('/').next().unwrap_or_default();
+        let pid = one.pid;
         if short.is_empty() { format!("process {pid}") } else { format!("{short} ({pid})") }
     });
     named.collect::<Vec<_>>().join(", ")
@@ -134,32 +143,7 @@ fn holders(card: &CardFacts) -> String {
 
 fn holders_hold(card: &CardFacts) -> String {
     let verb = if card.others.len() == 1 { "holds" } else { "hold" };
-    format!("{} {verb}", holders(card))
-}
-
-fn judge_nvrtc(nvrtc: &NvrtcFact, driver: (u32, u32)) -> Result<(u32, u32), DeviceError> {
-    match nvrtc {
-        NvrtcFact::Broken { path } => Err(unavailable(
-            format!("{} cannot be loaded", path.display()),
-            "install it again with: pip install --force-reinstall nvidia-cuda-nvrtc",
-        )),
-        NvrtcFact::Missing => Err(unavailable(
-            "NVRTC, which compiles the kernels for this card, was not found",
-            "install it with: pip install \"ignis[cuda]\"",
-        )),
-        NvrtcFact::Present { version } if version.0 > driver.0 => Err(unavailable(
-            format!(
-                "NVRTC {}.{} makes code for a later CUDA than the driver's {}.{}",
-                version.0, version.1, driver.0, driver.1
-            ),
-            format!(
-                "install a driver for CUDA {}, or: pip uninstall nvidia-cuda-nvrtc, pip install \
-                 nvidia-cuda-nvrtc-cu{}",
-                version.0, driver.0
-            ),
-        )),
-        NvrtcFact::Present { version } => Ok(*version),
-    }
+    format!("{} {verb}", holders(card.others.iter()))
 }
 
 /// What the driver's refusal of a context means: the card was taken after it was looked at.
@@ -178,10 +162,11 @@ pub(crate) fn context_refused(card: &str, error: DeviceError) -> DeviceError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::suits::tests::files;
 
-    fn facts() -> CudaFacts {
+    pub(crate) fn facts() -> CudaFacts {
         CudaFacts {
             driver: DriverFact::Present { version: (13, 0) },
             release: Some("580.1".into()),
@@ -194,21 +179,25 @@ mod tests {
                 own: Bytes(0),
                 others: Vec::new(),
             }),
-            nvrtc: NvrtcFact::Present { version: (12, 8) },
+            nvrtc: files(&[(12, 8)]),
         }
     }
 
-    fn with(change: impl FnOnce(&mut CudaFacts)) -> CudaFacts {
+    fn holder(name: &str, computes: bool) -> Holder {
+        Holder { pid: 7, bytes: Some(Bytes(1 << 30)), name: name.into(), computes }
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut CudaFacts)) -> CudaFacts {
         let mut facts = facts();
         change(&mut facts);
         facts
     }
 
-    fn with_card(change: impl FnOnce(&mut CardFacts)) -> CudaFacts {
+    pub(crate) fn with_card(change: impl FnOnce(&mut CardFacts)) -> CudaFacts {
         with(|facts| change(facts.card.as_mut().unwrap()))
     }
 
-    fn refusal(facts: &CudaFacts) -> (String, String) {
+    pub(crate) fn refusal(facts: &CudaFacts) -> (String, String) {
         match judge(facts) {
             Err(DeviceError::Unavailable { problem, remedy }) => (problem, remedy),
             other => panic!("{other:?}"),
@@ -219,7 +208,8 @@ mod tests {
     fn a_card_that_can_be_used_is_found() {
         let found = judge(&facts()).unwrap();
         assert_eq!((found.name.as_str(), found.capability), ("A card", (9, 0)));
-        assert_eq!((found.driver, found.nvrtc, found.total), ((13, 0), (12, 8), Bytes(80 << 30)));
+        assert_eq!((found.driver, found.total), ((13, 0), Bytes(80 << 30)));
+        assert_eq!(found.nvrtc.version, (12, 8));
         let oldest = with(|facts| {
             facts.driver = DriverFact::Present { version: (12, 0) };
             facts.card.as_mut().unwrap().capability = (8, 0);
@@ -230,13 +220,12 @@ mod tests {
     #[test]
     fn each_refusal_says_what_is_in_the_way_and_what_to_do() {
         let failing = |code: &str| with(|f| f.driver = DriverFact::Failing { code: code.into() });
-        let full = |others: Vec<(u32, Bytes, String)>| {
+        let full = |others: Vec<Holder>| {
             with_card(|card| {
                 card.memory = Some((Bytes(80 << 30), Bytes(1 << 20)));
                 card.others = others;
             })
         };
-        let other = |name: &str| vec![(7, Bytes(1 << 30), name.to_owned())];
         let cases = [
             (with(|f| f.driver = DriverFact::Missing), "no NVIDIA driver", "nvidia.com/drivers"),
             (failing("CUDA_ERROR_UNKNOWN"), "does not start (CUDA_ERROR_UNKNOWN)", "nvidia-smi"),
@@ -254,27 +243,15 @@ mod tests {
             (
                 with_card(|c| {
                     c.mode = ComputeMode::Exclusive;
-                    c.others = other("/usr/bin/trainer");
+                    c.others = vec![holder("/usr/bin/X", false), holder("/usr/bin/trainer", true)];
                 }),
                 "trainer (7) has it",
                 "end that process",
             ),
-            (full(other("")), "process 7 holds the rest", "end what holds it"),
+            (full(vec![holder("", true)]), "process 7 holds the rest", "end what holds it"),
+            (full(vec![holder("/bin/game", false)]), "game (7) holds the rest", "end what"),
             (full(Vec::new()), "others hold the rest", "--device cpu"),
-            (with(|f| f.nvrtc = NvrtcFact::Missing), "NVRTC", "pip install \"ignis[cuda]\""),
-            (
-                with(|f| f.nvrtc = NvrtcFact::Broken { path: "/x/libnvrtc.so".into() }),
-                "/x/libnvrtc.so cannot be loaded",
-                "--force-reinstall",
-            ),
-            (
-                with(|f| {
-                    f.driver = DriverFact::Present { version: (12, 8) };
-                    f.nvrtc = NvrtcFact::Present { version: (13, 0) };
-                }),
-                "NVRTC 13.0 makes code for a later CUDA than the driver's 12.8",
-                "nvidia-cuda-nvrtc-cu12",
-            ),
+            (with(|f| f.nvrtc = files(&[])), "NVRTC", "pip install \"ignis[cuda]\""),
         ];
         for (facts, problem, remedy) in cases {
             let said = refusal(&facts);
@@ -291,9 +268,14 @@ mod tests {
         assert!(judge(&alone).is_ok());
         let shared = with_card(|card| {
             card.mode = ComputeMode::Exclusive;
-            card.others = vec![(7, Bytes(0), format!("/usr/bin/{SHARING_SERVER}"))];
+            card.others = vec![holder(&format!("/usr/bin/{SHARING_SERVER}"), true)];
         });
         assert!(judge(&shared).is_ok());
+        let drawn_on = with_card(|card| {
+            card.mode = ComputeMode::Exclusive;
+            card.others = vec![holder("/usr/lib/Xorg", false)];
+        });
+        assert!(judge(&drawn_on).is_ok());
     }
 
     #[test]

@@ -7,7 +7,8 @@ use ignis_backend::DeviceError;
 use ignis_types::DType;
 
 use crate::cache;
-use crate::driver::{Card, Context, Function, Module};
+use crate::card::Card;
+use crate::driver::{Context, Function, Module};
 use crate::nvrtc;
 
 /// One file of kernels.

@@ -6,7 +6,7 @@
 //! Key properties:
 //! - No library is linked. The driver, NVRTC and NVML are loaded when they are first asked for, so
 //!   the same build serves machines without a card.
-//! - `memory` and `host` alone allocate; only they, `driver` and `stream` speak to it.
+//! - `memory` and `host` alone allocate; only they, `card`, `driver` and `stream` speak to it.
 //! - A row's result does not depend on the rows beside it: one arithmetic for any number of rows
 //!   (`kernels/linear.cu`), runs of keys cut by position (`kernels/attention.cuh`).
 //! - A round copies its arrays in one piece, launches, and waits only where tokens are handed over.
@@ -19,6 +19,7 @@ mod abi;
 mod blocks;
 mod bound;
 mod cache;
+mod card;
 mod copies;
 mod device;
 mod driver;
@@ -39,13 +40,16 @@ mod runs;
 mod sampling;
 mod steps;
 mod stream;
+mod suits;
 mod tables;
 mod weights;
 
 pub use cache::kernels_made;
 pub use device::CudaDevice;
-pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, NvrtcFact, probe};
+pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, Holder, probe};
 pub use judge::{CudaFound, judge};
 pub use kernels::{SOURCES, Source};
+pub use nvrtc::{NvrtcFacts, NvrtcFile};
 pub use open::{CudaOptions, Libraries, check, free_bytes, measured, process_bytes};
 pub use runs::check_program;
+pub use suits::suiting_nvrtc;

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 
 use libloading::{Library, Symbol};
 
@@ -24,31 +25,45 @@ struct ProcessInfo {
     compute_instance: c_uint,
 }
 
-/// A process that computes on a card.
+/// A process that has memory of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// Bytes of the card that are counted to it.
-    pub(crate) used: u64,
+    /// Bytes of the card that are counted to it; `None` where the driver does not say.
+    pub(crate) used: Option<u64>,
     /// Its program's file, or nothing where that is not told.
     pub(crate) name: String,
+    /// Whether it computes; others draw.
+    pub(crate) computes: bool,
 }
 
-/// The library, started; shut down when it is dropped.
+/// `NVML_VALUE_NOT_AVAILABLE`.
+const NOT_AVAILABLE: u64 = u64::MAX;
+/// `NVML_ERROR_INSUFFICIENT_SIZE`.
+const INSUFFICIENT_SIZE: c_int = 7;
+
+fn counted(bytes: u64) -> Option<u64> {
+    (bytes != NOT_AVAILABLE).then_some(bytes)
+}
+
+/// Those that compute and those that draw, each once: one may do both, and is counted once then.
+fn joined(computing: Vec<ProcessInfo>, drawing: Vec<ProcessInfo>) -> Vec<(ProcessInfo, bool)> {
+    let both = |one: &ProcessInfo| computing.iter().any(|other| other.pid == one.pid);
+    let drawing: Vec<_> = drawing.into_iter().filter(|one| !both(one)).collect();
+    let computing = computing.into_iter().map(|one| (one, true));
+    computing.chain(drawing.into_iter().map(|one| (one, false))).collect()
+}
+
+/// The library, started; it stays so until the process ends, as starting takes some milliseconds.
 struct Nvml(Library);
 
-impl Drop for Nvml {
-    fn drop(&mut self) {
-        // SAFETY: nvml.h: takes nothing; nothing of the library is used after it.
-        unsafe {
-            if let Ok(shutdown) = self.0.get::<unsafe extern "C" fn() -> c_int>(b"nvmlShutdown") {
-                shutdown();
-            }
-        }
-    }
-}
-
 impl Nvml {
+    /// `None` where it is not there or does not start.
+    fn get() -> Option<&'static Nvml> {
+        static STARTED: OnceLock<Option<Nvml>> = OnceLock::new();
+        STARTED.get_or_init(Nvml::start).as_ref()
+    }
+
     fn start() -> Option<Nvml> {
         // SAFETY: loading the library runs its initialisers; the signature is that of nvml.h, whose
         // names carry their version.
@@ -76,6 +91,29 @@ impl Nvml {
         }
     }
 
+    /// Processes of one kind, by the call that lists them.
+    fn list(&self, device: *mut c_void, call: &[u8]) -> Option<Vec<ProcessInfo>> {
+        let mut known = vec![ProcessInfo::default(); 64];
+        let mut count = known.len() as c_uint;
+        // SAFETY: the signature is that of nvml.h; the handle comes from the library; the array
+        // holds `count` entries, of which the library says how many it wrote or would have.
+        let result = unsafe {
+            let list: Symbol<
+                '_,
+                unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int,
+            > = self.0.get(call).ok()?;
+            let mut result = list(device, &mut count, known.as_mut_ptr());
+            if result == INSUFFICIENT_SIZE {
+                known.resize(count as usize + 64, ProcessInfo::default());
+                count = known.len() as c_uint;
+                result = list(device, &mut count, known.as_mut_ptr());
+            }
+            result
+        };
+        known.truncate(count as usize);
+        (result == 0).then_some(known)
+    }
+
     /// The program of a process.
     fn process_name(&self, pid: c_uint) -> Option<String> {
         let mut text = [0 as c_char; 256];
@@ -92,48 +130,42 @@ impl Nvml {
 /// Bytes of the card with this PCI bus id: (total, free). `None` where the library or the card is
 /// not there.
 pub(crate) fn memory(pci_bus_id: &str) -> Option<(u64, u64)> {
-    let nvml = Nvml::start()?;
+    let nvml = Nvml::get()?;
     let device = nvml.device(pci_bus_id)?;
     let mut memory = MemoryInfo::default();
     // SAFETY: the signature is that of nvml.h; the handle comes from the library.
     unsafe {
         let info: Symbol<'_, unsafe extern "C" fn(*mut c_void, *mut MemoryInfo) -> c_int> =
             nvml.0.get(b"nvmlDeviceGetMemoryInfo").ok()?;
-        (info(device, &mut memory) == 0).then_some((memory.total, memory.free))
+        (info(device, &mut memory) == 0).then_some(())?;
     }
+    Some((counted(memory.total)?, counted(memory.free)?))
 }
 
-/// The processes that compute on the card; `None` where the driver does not say.
+/// The processes that have memory of the card; `None` where the driver does not say.
 pub(crate) fn processes(pci_bus_id: &str) -> Option<Vec<Process>> {
-    let nvml = Nvml::start()?;
+    let nvml = Nvml::get()?;
     let device = nvml.device(pci_bus_id)?;
-    let mut known = [ProcessInfo::default(); 64];
-    let mut count = known.len() as c_uint;
-    // SAFETY: as in `memory`; the array holds `count` entries.
-    let read = unsafe {
-        let list: Symbol<
-            '_,
-            unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int,
-        > = nvml.0.get(b"nvmlDeviceGetComputeRunningProcesses_v3").ok()?;
-        list(device, &mut count, known.as_mut_ptr()) == 0
-    };
-    let known = known.get(..count as usize).filter(|_| read)?;
-    let named = known.iter().map(|one| Process {
+    let computing = nvml.list(device, b"nvmlDeviceGetComputeRunningProcesses_v3")?;
+    let drawing = nvml.list(device, b"nvmlDeviceGetGraphicsRunningProcesses_v3");
+    let named = joined(computing, drawing.unwrap_or_default()).into_iter();
+    let named = named.map(|(one, computes)| Process {
         pid: one.pid,
-        used: one.used,
+        used: counted(one.used),
         name: nvml.process_name(one.pid).unwrap_or_default(),
+        computes,
     });
     Some(named.collect())
 }
 
 /// Bytes of the card that the driver counts to a process; `None` where it does not say.
 pub(crate) fn process_bytes(pci_bus_id: &str, pid: u32) -> Option<u64> {
-    processes(pci_bus_id)?.iter().find(|one| one.pid == pid).map(|one| one.used)
+    processes(pci_bus_id)?.iter().find(|one| one.pid == pid)?.used
 }
 
 /// The driver's release, such as 580.159.04.
 pub(crate) fn driver_release() -> Option<String> {
-    let nvml = Nvml::start()?;
+    let nvml = Nvml::get()?;
     let mut text = [0 as c_char; 80];
     // SAFETY: as in `memory`; the buffer has the length that is told, and ends in a zero.
     unsafe {
@@ -141,5 +173,24 @@ pub(crate) fn driver_release() -> Option<String> {
             nvml.0.get(b"nvmlSystemGetDriverVersion").ok()?;
         (version(text.as_mut_ptr(), 80) == 0)
             .then(|| CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_is_not_available_is_no_number() {
+        assert_eq!(counted(u64::MAX), None);
+        assert_eq!(counted(5), Some(5));
+    }
+
+    #[test]
+    fn a_process_that_computes_and_draws_is_counted_once() {
+        let info = |pid| ProcessInfo { pid, ..ProcessInfo::default() };
+        let found = joined(vec![info(1), info(2)], vec![info(2), info(3)]);
+        let found: Vec<_> = found.iter().map(|(one, computes)| (one.pid, *computes)).collect();
+        assert_eq!(found, [(1, true), (2, true), (3, false)]);
     }
 }

@@ -6,18 +6,21 @@ use std::sync::{Arc, Mutex};
 use ignis_backend::{CopyWay, DeviceError, KvFormat, StoredActivations, StoredProducts};
 use ignis_types::{Bytes, DType, PlanLine};
 
-use crate::driver::{self, Card, Context};
-use crate::found::probe;
+use crate::card::{self, Card};
+use crate::driver::Context;
+use crate::found::{card_memory, probe};
 use crate::judge::{CudaFound, context_refused, judge};
 use crate::kernels::{FORMATS, Kernels};
 use crate::memory::Memory;
 use crate::nvml;
+use crate::nvrtc;
 
 /// Where libraries and machine code lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
-    /// NVRTC's library; `None` leaves it to the system's search.
-    pub nvrtc: Option<PathBuf>,
+    /// Files that NVRTC's library may be, beside what the system's search finds. The one that suits
+    /// driver and card best is taken.
+    pub nvrtc: Vec<PathBuf>,
     /// Folder for compiled kernels; `None` compiles at every start.
     pub cache: Option<PathBuf>,
 }
@@ -60,8 +63,8 @@ pub fn check(libraries: &Libraries) -> Result<CudaFound, DeviceError> {
 
 /// The first card, whatever else may be missing.
 fn first_card() -> Option<Card> {
-    (driver::is_present() && driver::start().is_ok_and(|(_, cards)| cards > 0))
-        .then(|| driver::card(0).ok())
+    (card::is_present() && card::start().is_ok_and(|(_, cards)| cards > 0))
+        .then(|| card::card(0).ok())
         .flatten()
 }
 
@@ -69,9 +72,8 @@ fn first_card() -> Option<Card> {
 ///
 /// Errors: `Unavailable`, as of [`check`].
 pub fn free_bytes() -> Result<Bytes, DeviceError> {
-    let free = first_card().and_then(|card| nvml::memory(&card.pci_bus_id));
-    match free {
-        Some((_, free)) => Ok(Bytes(free)),
+    match first_card().and_then(|card| card_memory(&card)) {
+        Some((_, free)) => Ok(free),
         None => Err(judge(&probe(&Libraries::default())).err().unwrap_or_else(|| {
             DeviceError::Unavailable {
                 problem: "the driver does not say how much memory is free".into(),
@@ -121,7 +123,7 @@ fn formats(options: &CudaOptions) -> Vec<usize> {
 }
 
 fn free_on(card: &Card) -> u64 {
-    nvml::memory(&card.pci_bus_id).map_or(0, |(_, free)| free)
+    card_memory(card).map_or(0, |(_, free)| free.0)
 }
 
 impl Opened {
@@ -130,7 +132,8 @@ impl Opened {
         formats: &[usize],
         folder: Option<&Path>,
     ) -> Result<Opened, DeviceError> {
-        let card = driver::card(0)?;
+        nvrtc::choose(&found.nvrtc)?;
+        let card = card::card(0)?;
         let before = free_on(&card);
         let context = Context::new(&card, found.driver)
             .map_err(|error| context_refused(&card.name, error))?;

@@ -45,7 +45,8 @@ const BF16: Mode = MODES[0];
 
 fn card((activations, kv_format): Mode, products: StoredProducts) -> CudaDevice {
     let path = |name| std::env::var_os(name).map(Into::into);
-    let libraries = Libraries { nvrtc: path("CARD_NVRTC"), cache: path("CARD_KERNELS") };
+    let nvrtc = path("CARD_NVRTC").into_iter().collect();
+    let libraries = Libraries { nvrtc, cache: path("CARD_KERNELS") };
     let (tables_on_host, dtypes) = (false, None);
     let options =
         CudaOptions { kv_format, activations, products, tables_on_host, dtypes, libraries };

@@ -24,7 +24,8 @@ const WINDOWS: usize = 64;
 
 fn card(tables_on_host: bool) -> CudaDevice {
     let path = |name| std::env::var_os(name).map(Into::into);
-    let libraries = Libraries { nvrtc: path("CARD_NVRTC"), cache: path("CARD_KERNELS") };
+    let nvrtc = path("CARD_NVRTC").into_iter().collect();
+    let libraries = Libraries { nvrtc, cache: path("CARD_KERNELS") };
     CudaDevice::new(&CudaOptions {
         kv_format: KvFormat::Bf16,
         activations: StoredActivations::Bf16,

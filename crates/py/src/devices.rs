@@ -50,7 +50,7 @@ impl DeviceOptions {
         threads = 1,
         kv_format = "bf16",
         activations = None,
-        nvrtc = None,
+        nvrtc = vec![],
         kernels = None,
         embedding = "device",
         products = "same",
@@ -60,7 +60,7 @@ impl DeviceOptions {
         threads: usize,
         kv_format: &str,
         activations: Option<&str>,
-        nvrtc: Option<PathBuf>,
+        nvrtc: Vec<PathBuf>,
         kernels: Option<PathBuf>,
         embedding: &str,
         products: &str,
@@ -120,7 +120,7 @@ impl DeviceOptions {
             name: found.name,
             capability: found.capability,
             driver: found.driver,
-            nvrtc: found.nvrtc,
+            nvrtc: found.nvrtc.version,
             total_bytes: found.total.0,
         })
     }
@@ -219,6 +219,12 @@ fn matrix_dtypes(program: &Program) -> Vec<DType> {
         }
     }
     dtypes
+}
+
+/// Pieces of kernels that this process has begun to compile, and did not find compiled.
+#[pyfunction]
+pub(crate) fn kernels_made() -> u32 {
+    ignis_cuda::kernels_made()
 }
 
 /// Bytes of the card that the driver counts to a process; `None` where it does not say.

@@ -1,6 +1,8 @@
 //! What was found of a card and what drives it, whether or not it can be used.
 
-use ignis_cuda::{ComputeMode, CudaFacts as Facts, DriverFact, NvrtcFact};
+use std::path::PathBuf;
+
+use ignis_cuda::{ComputeMode, CudaFacts as Facts, DriverFact, Holder};
 use pyo3::prelude::*;
 
 /// Facts of this machine that using a card depends on.
@@ -15,28 +17,24 @@ pub(crate) struct CudaFacts {
     mode: Option<&'static str>,
     total_bytes: Option<u64>,
     free_bytes: Option<u64>,
-    others: Vec<(u32, u64, String)>,
+    others: Vec<(u32, Option<u64>, String)>,
     nvrtc: Option<(u32, u32)>,
-    nvrtc_problem: Option<String>,
+    nvrtc_file: Option<PathBuf>,
+    nvrtc_found: Vec<((u32, u32), PathBuf)>,
+    nvrtc_broken: Vec<PathBuf>,
     refusal: Option<String>,
 }
 
 impl From<Facts> for CudaFacts {
     fn from(facts: Facts) -> Self {
+        let taken = ignis_cuda::suiting_nvrtc(&facts).cloned();
         let refusal = ignis_cuda::judge(&facts).err().map(|error| error.to_string());
         let (driver, driver_problem) = match facts.driver {
             DriverFact::Missing => (None, Some("not found".to_owned())),
             DriverFact::Failing { code } => (None, Some(format!("does not start: {code}"))),
             DriverFact::Present { version } => (Some(version), None),
         };
-        let (nvrtc, nvrtc_problem) = match facts.nvrtc {
-            NvrtcFact::Missing => (None, Some("not found".to_owned())),
-            NvrtcFact::Broken { path } => {
-                (None, Some(format!("{} cannot be loaded", path.display())))
-            }
-            NvrtcFact::Present { version } => (Some(version), None),
-        };
-        let card = facts.card;
+        let (card, files) = (facts.card, facts.nvrtc.files);
         let memory = card.as_ref().and_then(|card| card.memory);
         CudaFacts {
             driver,
@@ -53,10 +51,13 @@ impl From<Facts> for CudaFacts {
             total_bytes: memory.map(|(total, _)| total.0),
             free_bytes: memory.map(|(_, free)| free.0),
             others: card.map_or_else(Vec::new, |card| {
-                card.others.into_iter().map(|(pid, used, name)| (pid, used.0, name)).collect()
+                let of = |one: Holder| (one.pid, one.bytes.map(|bytes| bytes.0), one.name);
+                card.others.into_iter().map(of).collect()
             }),
-            nvrtc,
-            nvrtc_problem,
+            nvrtc: taken.as_ref().map(|file| file.version),
+            nvrtc_file: taken.map(|file| file.path),
+            nvrtc_found: files.into_iter().map(|file| (file.version, file.path)).collect(),
+            nvrtc_broken: facts.nvrtc.broken,
             refusal,
         }
     }

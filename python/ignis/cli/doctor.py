@@ -13,7 +13,7 @@ from rich.console import Console
 from ignis.cli.flags import add_option_flags, config_from
 from ignis.cli.machine import describe_machine
 from ignis.plan.core import native_errors
-from ignis.plan.cuda import find_facts, kernels_folder, nvrtc_file
+from ignis.plan.cuda import find_facts, kernels_folder
 from ignis.plan.units import human
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ def main(args: argparse.Namespace) -> int:
     made = len(list(kernels_folder().glob("*.cubin")))
     rows.append(("kernels", f"{kernels_folder()}, {made} files"))
     rows += [("library", path) for path in loaded_libraries()]
-    if nvrtc := nvrtc_file():
-        rows.append(("package", nvrtc))
     rows.append(("KV-disk", _disk(config.kv_disk_folder)))
     if facts.refusal:
         rows.append(("problem", f"no card can be used: {facts.refusal}"))
@@ -79,9 +77,21 @@ def card_rows(facts: _native.CudaFacts) -> list[tuple[str, str]]:
     if facts.mode not in {None, "shared"}:
         rows.append(("mode", f"{facts.mode} (nvidia-smi -c)"))
     for process, used, program in facts.others:
-        rows.append(("in use", f"process {process}, {human(used)} {program}".rstrip()))
-    rows.append(("NVRTC", facts.nvrtc_problem or _version(facts.nvrtc)))
-    return rows
+        memory = "memory unknown" if used is None else human(used)
+        rows.append(("in use", f"process {process}, {memory} {program}".rstrip()))
+    return rows + _nvrtc_rows(facts)
+
+
+def _nvrtc_rows(facts: _native.CudaFacts) -> list[tuple[str, str]]:
+    """The file that compiles for the card, and those that were found and do not."""
+    rows = []
+    if facts.nvrtc_file is not None:
+        rows.append(("NVRTC", f"{_version(facts.nvrtc)}, {facts.nvrtc_file}"))
+    for version, file in facts.nvrtc_found:
+        if file != facts.nvrtc_file:
+            rows.append(("NVRTC", f"{_version(version)}, {file}: not used"))
+    rows += [("NVRTC", f"{file} cannot be loaded") for file in facts.nvrtc_broken]
+    return rows or [("NVRTC", "not found")]
 
 
 def _version(pair: tuple[int, int] | None) -> str:

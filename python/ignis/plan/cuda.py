@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from ignis.config.folders import user_cache_folder
@@ -13,14 +16,28 @@ if TYPE_CHECKING:
     from ignis import _native
 
 
+WATCH_SECONDS = 0.1
+
+Tell = Callable[[str, Path], None]
+"""Told that kernels are compiled for a card, by its title, and the folder that keeps them."""
+
+
 @lru_cache(maxsize=1)
+def nvrtc_files() -> tuple[str, ...]:
+    """NVRTC as NVIDIA's wheels install it, the newest first.
+
+    An environment may hold several, each of its own CUDA, of which the core takes the one that
+    suits driver and card.
+    """
+    bases = dict.fromkeys(base for base in sys.path if base)
+    found = [path for base in bases for path in Path(base).glob("nvidia/*/lib/libnvrtc.so.1[0-9]")]
+    found.sort(key=lambda path: path.name, reverse=True)
+    return tuple(map(str, found))
+
+
 def nvrtc_file() -> str | None:
-    """NVRTC as the wheel nvidia-cuda-nvrtc installs it; None leaves it to the system's search."""
-    for base in sys.path:
-        found = sorted(Path(base).glob("nvidia/*/lib/libnvrtc.so.1[0-9]")) if base else []
-        if found:
-            return str(found[-1])
-    return None
+    """The newest of `nvrtc_files`; None without any."""
+    return next(iter(nvrtc_files()), None)
 
 
 def kernels_folder() -> Path:
@@ -50,11 +67,40 @@ def device_options(
         threads,
         kv_format,
         activations,
-        nvrtc=nvrtc_file(),
+        nvrtc=nvrtc_files(),
         kernels=str(kernels_folder()),
         embedding=embedding,
         products=products,
     )
+
+
+@contextmanager
+def telling_of_kernels(title: str, tell: Tell | None) -> Iterator[None]:
+    """Calls `tell` once, from another thread, if the core begins to compile kernels meanwhile.
+
+    `title` is the card's.
+    """
+    if tell is None:
+        yield
+        return
+    from ignis import _native
+
+    before = _native.kernels_made()
+    over = Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            if _native.kernels_made() > before:
+                tell(title, kernels_folder())
+                return
+
+    watcher = Thread(target=watch, name="ignis-kernels", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def find_facts() -> _native.CudaFacts:

@@ -26,14 +26,17 @@ CARD: dict[str, Any] = {
     "free_bytes": 4 << 30,
     "others": [],
     "nvrtc": (12, 8),
-    "nvrtc_problem": None,
+    "nvrtc_file": Path("/env/libnvrtc.so.12"),
+    "nvrtc_found": [((12, 8), Path("/env/libnvrtc.so.12"))],
+    "nvrtc_broken": [],
     "refusal": None,
 }
 NOTHING = dict.fromkeys(CARD) | {
     "driver_problem": "not found",
     "cards": 0,
     "others": [],
-    "nvrtc_problem": "not found",
+    "nvrtc_found": [],
+    "nvrtc_broken": [],
     "refusal": REMEDY,
 }
 
@@ -65,7 +68,7 @@ def test_a_card_is_named_with_what_drives_it(
     text = capsys.readouterr().out
     assert "driver   580.159.04, for CUDA 13.0\n" in text
     assert "card     A card, compute capability 9.0, 8.00 GiB, 4.00 GiB free\n" in text
-    assert "NVRTC    12.8\n" in text
+    assert "NVRTC    12.8, /env/libnvrtc.so.12\n" in text
     assert "problem" not in text
     assert "device auto takes cuda\n" in text
 
@@ -73,9 +76,11 @@ def test_a_card_is_named_with_what_drives_it(
 def test_what_is_in_the_way_stands_beside_what_was_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    others = [(7, 3 << 30, "/usr/bin/trainer"), (8, 1 << 20, "")]
+    others = [(7, 3 << 30, "/usr/bin/trainer"), (8, 1 << 20, ""), (9, None, "/usr/lib/Xorg")]
     refusal = "A card is set to serve one process"
     changed = {"mode": "exclusive", "others": others, "cards": 2, "refusal": refusal}
+    old, broken = Path("/usr/lib/libnvrtc.so.12"), Path("/env/libnvrtc.so.13")
+    changed |= {"nvrtc_found": [*CARD["nvrtc_found"], ((12, 4), old)], "nvrtc_broken": [broken]}
     found(monkeypatch, CARD | changed)
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
@@ -83,6 +88,9 @@ def test_what_is_in_the_way_stands_beside_what_was_found(
     assert "mode     exclusive (nvidia-smi -c)\n" in text
     assert "in use   process 7, 3.00 GiB /usr/bin/trainer\n" in text
     assert "in use   process 8, 1.00 MiB\n" in text
+    assert "in use   process 9, memory unknown /usr/lib/Xorg\n" in text
+    assert f"NVRTC    12.4, {old}: not used\n" in text
+    assert f"NVRTC    {broken} cannot be loaded\n" in text
     assert f"problem  no card can be used: {refusal}\n" in text
     assert "device auto takes cpu\n" in text
 

@@ -10,6 +10,7 @@ use cudarc::driver::sys::{self, CUresult};
 use ignis_backend::DeviceError;
 
 use crate::card::Card;
+use crate::look::Look;
 use crate::stream::Stream;
 
 /// A kernel of a loaded module.
@@ -56,6 +57,7 @@ const OVERLAP_MIN: (u32, (u32, u32)) = (9, (12, 3));
 /// A card's primary context, held until the process ends, and the stream that rounds run on.
 #[derive(Debug)]
 pub(crate) struct Context {
+    card: Card,
     context: sys::CUcontext,
     pub(crate) stream: sys::CUstream,
     /// Whether a kernel may begin while the one ahead still runs; it then waits for it by itself.
@@ -92,7 +94,7 @@ impl Context {
         }
         let overlap = card.capability.0 >= OVERLAP_MIN.0 && driver >= OVERLAP_MIN.1;
         let copy_streams = [Stream::new()?, Stream::new()?];
-        Ok(Context { context, stream, overlap, copy_streams })
+        Ok(Context { card: card.clone(), context, stream, overlap, copy_streams })
     }
 
     /// Makes the context current on this thread.
@@ -180,12 +182,9 @@ impl Context {
         check("cuLaunchKernelEx", result)
     }
 
-    /// Bytes of the card that are free now.
-    pub(crate) fn free_bytes(&self) -> Result<u64, DeviceError> {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: writes two sizes.
-        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
-        Ok(free as u64)
+    /// The card's memory now.
+    pub(crate) fn look(&self) -> Look {
+        Look::at(&self.card)
     }
 
     /// Records what `work` puts on the stream instead of running it.

@@ -30,6 +30,7 @@ mod judge;
 mod kernels;
 mod launch;
 mod loading;
+mod look;
 mod memory;
 mod nvml;
 mod nvrtc;

@@ -11,6 +11,7 @@ use crate::driver::Context;
 use crate::found::{card_memory, probe};
 use crate::judge::{CudaFound, context_refused, judge};
 use crate::kernels::{FORMATS, Kernels};
+use crate::look::Look;
 use crate::memory::Memory;
 use crate::nvml;
 use crate::nvrtc;
@@ -122,10 +123,6 @@ fn formats(options: &CudaOptions) -> Vec<usize> {
     (0..all.len()).filter(|&at| kept.contains(&all[at])).collect()
 }
 
-fn free_on(card: &Card) -> u64 {
-    card_memory(card).map_or(0, |(_, free)| free.0)
-}
-
 impl Opened {
     fn new(
         found: &CudaFound,
@@ -134,19 +131,19 @@ impl Opened {
     ) -> Result<Opened, DeviceError> {
         nvrtc::choose(&found.nvrtc)?;
         let card = card::card(0)?;
-        let before = free_on(&card);
+        let before = Look::at(&card);
         let context = Context::new(&card, found.driver)
             .map_err(|error| context_refused(&card.name, error))?;
         context.enter()?;
         context.wait()?;
-        let with_context = free_on(&card);
+        let with_context = Look::at(&card);
         let kernels = Kernels::load(&context, &card, folder, formats)?;
         force(&context, &kernels)?;
         force_copies(&context)?;
-        let with_modules = free_on(&card);
+        let with_modules = Look::at(&card);
         let measured = [
-            (PlanLine::CudaContext, Bytes(before.saturating_sub(with_context))),
-            (PlanLine::Residual, Bytes(with_context.saturating_sub(with_modules))),
+            (PlanLine::CudaContext, before.taken_until(&with_context)),
+            (PlanLine::Residual, with_context.taken_until(&with_modules)),
         ];
         Ok(Opened { card, context: Arc::new(context), kernels, measured })
     }
@@ -154,12 +151,12 @@ impl Opened {
     /// The same card with kernels for further formats.
     fn with(&self, formats: &[usize], folder: Option<&Path>) -> Result<Opened, DeviceError> {
         self.context.enter()?;
-        let before = free_on(&self.card);
+        let before = Look::at(&self.card);
         let mut kernels = self.kernels.clone();
         let missing = kernels.missing(formats);
         kernels.add(&self.context, &self.card, folder, &missing)?;
         self.context.wait()?;
-        let more = before.saturating_sub(free_on(&self.card));
+        let more = before.taken_until(&Look::at(&self.card)).0;
         let [context_line, (residual, bytes)] = self.measured;
         let measured = [context_line, (residual, Bytes(bytes.0 + more))];
         let (card, context) = (self.card.clone(), self.context.clone());

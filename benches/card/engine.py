@@ -215,10 +215,10 @@ class Suite:
         return (ends[last] - ends[first]) / (last - first), gap
 
     def memory(self) -> dict[str, Any]:
-        """What the driver counts to this process beyond the plan. Zero where nothing counts."""
+        """What the driver counts to this process beyond the plan; None where it does not say."""
         counted = _native.process_bytes()
         planned = self.model.planned
-        value = 0.0 if counted is None else (counted - planned) / 2**20
+        value = None if counted is None else (counted - planned) / 2**20
         return {"value": value, "planned_bytes": planned, "driver_bytes": counted}
 
     @staticmethod

@@ -40,10 +40,14 @@ def lines(profile: Profile, found: dict[str, Any]) -> list[Line]:
             line["ceiling"] = ceiling(name, rows[name], ceilings, model["geometry"])
             line["peer"] = peers.get(model["geometry"], {}).get(name, {}).get("value")
             other = rows.get(ROWS[name].of, {}).get("value")
-            line["of_row"] = rows[name]["value"] / other if other else None
+            line["of_row"] = _over(rows[name]["value"], other)
             line["goal"], line["met"] = judge(goal_of(profile, name, model["format"]), line)
             table.append(line)
     return table
+
+
+def _over(value: float | None, other: float | None) -> float | None:
+    return value / other if value is not None and other else None
 
 
 def ceiling(
@@ -76,6 +80,8 @@ def judge(goal: Goal | None, line: Line) -> tuple[str, bool | None]:
     if goal is None:
         return "", None
     value = line["value"]
+    if value is None:
+        return goal.text(), None
     if goal.measure == "value":
         return goal.text(), value >= goal.reach
     if goal.measure == "at_most":
@@ -108,6 +114,8 @@ def markdown(profile: Profile, found: dict[str, Any]) -> str:
             "" if line["of_row"] is None else f"{line['of_row']:.0%} of {ROWS[line['row']].of}",
         ]
         met = {True: "yes", False: "no", None: ""}[line["met"]]
+        if line["goal"] and line["value"] is None:
+            met = "unknown"
         text += f"| {line['geometry']} | {line['format']} | {line['row']} | "
         text += f"{_number(line['value'])} | {line['unit']} | {' | '.join(shares)} | "
         text += f"{line['goal']} | {met} |\n"
@@ -147,11 +155,13 @@ def _peers_markdown(peers: list[dict[str, Any]]) -> str:
     return text
 
 
-def _share(value: float, of: float | None) -> str:
-    return f"{value / of:.0%}" if of else ""
+def _share(value: float | None, of: float | None) -> str:
+    return f"{value / of:.0%}" if value is not None and of else ""
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return "unknown"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

@@ -45,7 +45,7 @@ def test_every_row_of_a_small_model_is_measured(name: str) -> None:
     assert list(found["rows"])
     assert set(found["rows"]) == set(ENGINE_ROWS)
     for row, values in found["rows"].items():
-        assert values["value"] > 0 or row in {"memory", "hand-over"}, row
+        assert row in {"memory", "hand-over"} or values["value"] > 0, row
     decoded = found["rows"]["decode-8"]
     assert decoded["value"] * decoded["ms"] == pytest.approx(1e3 * SMALL.lanes)
     assert decoded["read_bytes"] > engine.bytes_read(name, "q8_0")
@@ -158,6 +158,29 @@ def test_the_table_has_shares_of_ceilings_peers_and_goals() -> None:
     assert "| 100% of decode-1 |" in text
     assert "llama.cpp" in text
     json.dumps(found)
+
+
+def test_memory_that_the_driver_does_not_count_is_unknown_and_not_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_native, "process_bytes", lambda: None)
+    found = engine.measure("tiny-qwen3-8b", "bf16", ["memory"], engine.SMALL, "cpu")
+    assert found["rows"]["memory"]["value"] is None
+    whole = suite()
+    for model in whole["models"]:
+        if "memory" in model.get("rows", {}):
+            model["rows"]["memory"]["value"] = None
+    whole["table"] = report.lines(PROFILES["h200"], whole)
+    memory = [one for one in whole["table"] if one["row"] == "memory"]
+    assert memory
+    assert {one["met"] for one in memory} == {None}
+    rows = [
+        row for row in report.markdown(PROFILES["h200"], whole).split("\n") if "| memory |" in row
+    ]
+    assert len(rows) == len(memory)
+    for row in rows:
+        assert "| unknown | MiB |" in row
+        assert row.endswith("| unknown |")
 
 
 @pytest.mark.parametrize("failing", ["engine", "ceilings", "peer", "ready"])

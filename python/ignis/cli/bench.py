@@ -28,9 +28,10 @@ from ignis.errors import ConfigError
 from ignis.plan import device_to_run
 from ignis.plan.core import misfit_of, native_errors
 from ignis.plan.cores import physical_cores
-from ignis.plan.cuda import device_options
+from ignis.plan.cuda import device_options, telling_of_kernels
 from ignis.plan.devices import settle_device
 from ignis.plan.plan import activations_of, products_of
+from ignis.plan.report import tell_of_kernels
 from ignis.server.loading import text_of_model
 
 PAGE_TOKENS = 64
@@ -157,7 +158,8 @@ def load(options: LoadOptions, lanes: int, pages_a_lane: int, pages: int) -> Eng
     )
     with native_errors():
         need = needs(options.model, limits, device)
-        lines = dict(need.lines) | dict(device.measured(options.model))
+        with telling_of_kernels("this card", tell_of_kernels(Console(stderr=True))):
+            lines = dict(need.lines) | dict(device.measured(options.model))
         plan = [*lines.items(), ("kv_pool", pages * need.kv_page_bytes)]
         return Engine.load(options.model, limits, device, plan)
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 
+from rich.console import Console
+
 from ignis.catalogue import model_path
 from ignis.cli.flags import add_model_argument, add_option_flags, config_from
 from ignis.cli.screen import screen
 from ignis.config import OPTIONS
 from ignis.errors import ConfigError, PlanRefused
 from ignis.plan import CARDS, device_to_plan, make_plan
-from ignis.plan.report import plan_as_dict, print_plan, print_refusal, refusal_as_dict
+from ignis.plan.report import (
+    plan_as_dict,
+    print_plan,
+    print_refusal,
+    refusal_as_dict,
+    tell_of_kernels,
+)
 
 EPILOG = """\
 Only headers are read: a folder with config.json and the headers of its safetensors
@@ -60,7 +68,12 @@ def main(args: argparse.Namespace) -> int:
     path = model_path(config.model.path, config.cache_folder)
     try:
         plan = make_plan(
-            config, path, device=device, free_bytes=free_bytes, host_free_bytes=host_free_bytes
+            config,
+            path,
+            device=device,
+            free_bytes=free_bytes,
+            host_free_bytes=host_free_bytes,
+            tell=tell_of_kernels(Console(stderr=True)),
         )
     except PlanRefused as refusal:
         if args.json:

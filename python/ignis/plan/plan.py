@@ -12,6 +12,7 @@ from ignis.plan.adapt import EMBEDDING, RETAINED_HOST_A_LANE, Step, adapt
 from ignis.plan.ask import Ask, Cut, Sizes, SizesOf, cut
 from ignis.plan.core import Model, NativeCore, PlanCore, sizes_by_ask
 from ignis.plan.cores import physical_cores
+from ignis.plan.cuda import Tell, telling_of_kernels
 from ignis.plan.devices import Device, device_to_run, settle_device
 from ignis.plan.disk import DiskPlan, plan_disk
 from ignis.plan.host import HostPlan, plan_host
@@ -120,14 +121,17 @@ def make_plan(
     free_bytes: int | None = None,
     host_free_bytes: int | None = None,
     core: PlanCore | None = None,
+    tell: Tell | None = None,
 ) -> Plan:
     """Plan the load of a checkpoint, a file or folder of which only headers are read.
 
     `device` None is the one this build runs on; where `auto` took a card that has no kernels for
-    the model, the CPU takes its place, and one that was named is refused. `free_bytes` None reads the device, once, and
-    `host_free_bytes` None this machine's memory, for a device with memory of its own. Raises
-    PlanRefused when it does not fit, PlanError for a device that cannot run it, ConfigError for a
-    value the model cannot have, and ModelFileError for a checkpoint that cannot be read.
+    the model, the CPU takes its place, and one that was named is refused. `free_bytes` None reads
+    the device, once, and `host_free_bytes` None this machine's memory, for a device with memory of
+    its own. `tell` is told if kernels are compiled for the card, which takes a while.
+
+    Raises PlanRefused when it does not fit, PlanError for a device that cannot run it, ConfigError
+    for a value the model cannot have, and ModelFileError for a checkpoint that cannot be read.
     """
     core = core or NativeCore()
     device = device or device_to_run(config)
@@ -148,7 +152,10 @@ def make_plan(
         host_free_bytes = core.free_bytes("cpu")
     # Only after free memory is read: measuring makes a context.
     is_here = device.kind == "cuda" and device.total_bytes is None
-    measured = core.measured(info.path, device.kind) if is_here else ()
+    measured: tuple[tuple[str, int], ...] = ()
+    if is_here:
+        with telling_of_kernels(device.title, tell):
+            measured = core.measured(info.path, device.kind)
     ask = ask_for(config, info, device, free_bytes, host_free_bytes)
     sizes_of = sizes_by_ask(core, info.path, device.kind)
     sizes_of = _with_lines(sizes_of, measured or device.recorded)

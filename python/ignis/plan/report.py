@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,6 +12,7 @@ from rich.table import Table
 from ignis.config import OPTIONS
 from ignis.config.kinds import Size
 from ignis.errors import PlanRefused, Suggestion
+from ignis.plan.cuda import Tell
 from ignis.plan.disk import DiskPlan
 from ignis.plan.lines import KV_POOL
 from ignis.plan.plan import Plan
@@ -30,19 +32,19 @@ def plan_as_dict(plan: Plan) -> dict[str, object]:
             "parameters": plan.model.parameters,
             "context_trained": plan.model.context_trained,
         },
-        "device": {
-            "name": plan.device.name,
-            "kind": plan.device.kind,
-            "title": plan.device.title,
-            "lines_assumed": plan.device.assumed,
-        },
+        "device": {"name": plan.device.name, "kind": plan.device.kind, "title": plan.device.title},
         "device_reason": plan.device.why,
         "mode": plan.mode,
         "free_at_start_bytes": plan.free_at_start_bytes,
         "headroom_bytes": plan.headroom_bytes if plan.mode == "derived" else None,
         "budget_bytes": plan.budget_bytes,
         "lines": [
-            {"name": line.name, "bytes": line.bytes, "estimated": line.estimated}
+            {
+                "name": line.name,
+                "bytes": line.bytes,
+                "estimated": line.estimated,
+                "assumed": line.estimated and plan.device.assumed,
+            }
             for line in plan.lines
         ],
         "total_bytes": plan.total_bytes,
@@ -121,6 +123,16 @@ def refusal_as_dict(refusal: PlanRefused) -> dict[str, object]:
     }
 
 
+def tell_of_kernels(console: Console) -> Tell:
+    """What says on `console` that kernels are being compiled."""
+
+    def tell(title: str, folder: Path) -> None:
+        sentence = f"Compiling kernels for {title}, once; they are kept in {folder}."
+        console.print(escape(sentence), style="dim", highlight=False, soft_wrap=True)
+
+    return tell
+
+
 def print_plan(plan: Plan, console: Console) -> None:
     """The tables of a plan: the device's, the host's and the disk's, and what they hold."""
     model = plan.model
@@ -135,7 +147,8 @@ def print_plan(plan: Plan, console: Console) -> None:
 
     table = _table("line", "bytes", "", "what it is for")
     for line in plan.lines:
-        mark = f" ({_how_estimated(plan)})" if line.estimated else ""
+        how = "assumed" if plan.device.assumed else "estimated"
+        mark = f" ({how})" if line.estimated else ""
         if line.bytes or line.name == KV_POOL:
             table.add_row(line.name, f"{line.bytes:,}", human(line.bytes), line.purpose + mark)
     table.add_section()
@@ -147,6 +160,13 @@ def print_plan(plan: Plan, console: Console) -> None:
     empty = [line.name for line in plan.lines if not line.bytes and line.name != KV_POOL]
     if empty:
         console.print(f"Nothing for {', '.join(empty)}.", highlight=False, soft_wrap=True)
+    if plan.device.assumed:
+        console.print(
+            f"What is assumed was never measured on a card such as {escape(plan.device.title)}; a "
+            "load measures it.",
+            highlight=False,
+            soft_wrap=True,
+        )
     for sentence in _counts(plan):
         console.print(sentence, highlight=False, soft_wrap=True)
     _print_host(plan, console)
@@ -162,10 +182,6 @@ def print_plan(plan: Plan, console: Console) -> None:
         )
     for reason in plan.oversubscribed:
         console.print(f"[red]Oversubscribed:[/] {escape(reason)}.", highlight=False, soft_wrap=True)
-
-
-def _how_estimated(plan: Plan) -> str:
-    return "assumed, not measured on such a card" if plan.device.assumed else "estimated"
 
 
 def _print_host(plan: Plan, console: Console) -> None:

@@ -23,7 +23,7 @@ from ignis.engine.load import load_engine, new_progress, read_metadata
 from ignis.engine.metrics import EngineMetrics
 from ignis.errors import TemplateMissing
 from ignis.plan import Plan, make_plan
-from ignis.plan.report import plan_as_dict
+from ignis.plan.report import plan_as_dict, tell_of_kernels
 from ignis.server.serving import LoadedModel
 from ignis.telemetry import events
 from ignis.text import (
@@ -47,7 +47,13 @@ def plan_model(config: Config, console: Console) -> Plan:
     Raises CatalogueError, ModelFileError, ConfigError or PlanRefused.
     """
     path = fetch_if_missing(config.model.path, config.cache_folder, console)
-    return make_plan(config, path)
+    say = tell_of_kernels(console)
+
+    def tell(title: str, folder: Path) -> None:
+        say(title, folder)
+        events.kernels_compiled(title, folder)
+
+    return make_plan(config, path, tell=tell)
 
 
 def served_id(config: Config) -> str:

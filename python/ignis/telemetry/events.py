@@ -140,6 +140,12 @@ def device_chosen(device: LoggedDevice) -> None:
     log.info("ignis.device.chosen", device=device.kind, title=device.title, reason=device.why)
 
 
+def kernels_compiled(title: str, folder: Path) -> None:
+    """`ignis.device.kernels_compiled`: kernels for a card are being compiled, which takes a while,
+    and are kept in `folder`."""
+    log.info("ignis.device.kernels_compiled", title=title, folder=str(folder))
+
+
 def vram_plan(plan: LoggedPlan) -> None:
     """`ignis.runtime.vram_plan`, and `ignis.runtime.vram_oversubscribed` for each reason."""
     derived = plan.mode == "derived"

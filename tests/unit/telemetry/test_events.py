@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import structlog
@@ -56,6 +57,13 @@ def test_vram_plan_has_every_field(stream: io.StringIO) -> None:
     assert event["oversubscribed"] is False
     assert (event["retained_device_slots"], event["retained_host_slots"]) == (0, 8)
     assert event["retained_host_bytes"] == plan.retained_host_bytes > 0
+
+
+def test_compiling_names_the_card_and_the_folder(stream: io.StringIO) -> None:
+    events.kernels_compiled("A card", Path("/cache/kernels"))
+    (event,) = logged(stream)
+    assert event["event"] == "ignis.device.kernels_compiled"
+    assert (event["title"], event["folder"]) == ("A card", "/cache/kernels")
 
 
 def test_the_plans_of_host_and_disk_have_every_field(stream: io.StringIO) -> None:

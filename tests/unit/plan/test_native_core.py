@@ -116,7 +116,7 @@ def test_a_card_runs_the_dense_models(name: str) -> None:
 
 
 def test_a_budget_gives_the_same_computed_lines_on_every_card() -> None:
-    config = load_config({"vram.budget-bytes": "12G"}, environ={})
+    config = load_config({"vram.budget_bytes": "12G"}, environ={})
     plans = [make_plan(config, GOLDEN / "qwen3", device=CARDS[n]) for n in ("h200", "rtx5090")]
     driver = {"cuda_context", "residual", "kv_pool"}  # the pool takes what the others leave
     lines = [{name: n for name, n in plan.line_bytes() if name not in driver} for plan in plans]

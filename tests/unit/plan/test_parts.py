@@ -60,11 +60,22 @@ def test_the_table_names_every_line_and_figure() -> None:
     for line in plan.lines:
         assert line.name in text
         assert not line.bytes or f"{line.bytes:,}" in text
-    assert "(estimated)" in text
+    assert text.count("(estimated)") == 2
+    assert "assumed" not in text
     assert f"{plan.pages:,} pages" in text
     data = json.loads(json.dumps(plan_as_dict(plan)))
     assert data["fits"] is True
     assert sum(line["bytes"] for line in data["lines"]) == data["total_bytes"]
+
+
+def test_figures_of_a_card_that_was_never_measured_are_called_assumed() -> None:
+    plan = make_plan(load_config(environ={}), "m.gguf", device=CARDS["rtx5090"], core=FakeCore())
+    text = _printed(print_plan, plan)
+    assert text.count("(assumed)") == 2
+    assert "never measured on a card such as NVIDIA GeForce RTX 5090" in text
+    data = json.loads(json.dumps(plan_as_dict(plan)))
+    assumed = {line["name"] for line in data["lines"] if line["assumed"]}
+    assert assumed == {"cuda_context", "residual"}
 
 
 def test_three_tables_show_device_host_and_disk(tmp_path: Path) -> None:

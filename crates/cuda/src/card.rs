@@ -6,6 +6,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use ignis_backend::DeviceError;
 
 use crate::driver::check;
+use crate::nvml::CardId;
 
 /// What a card says of itself. No context is needed to ask.
 #[derive(Clone, Debug)]
@@ -14,7 +15,7 @@ pub(crate) struct Card {
     pub(crate) name: String,
     pub(crate) capability: (u32, u32),
     /// As NVML looks cards up.
-    pub(crate) pci_bus_id: String,
+    pub(crate) id: CardId,
     /// The most shared memory that a CTA can have.
     pub(crate) shared_bytes_max: u32,
     /// Streaming multiprocessors.
@@ -62,6 +63,10 @@ pub(crate) fn card(ordinal: u32) -> Result<Card, DeviceError> {
         check("cuDeviceGetAttribute", result)?;
         Ok(value as u32)
     };
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: writes sixteen bytes.
+    check("cuDeviceGetUuid", unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, handle) })?;
+    let uuid = uuid.bytes.map(|byte| byte as u8);
     let mut total = 0;
     // SAFETY: writes one size.
     check("cuDeviceTotalMem", unsafe { sys::cuDeviceTotalMem_v2(&mut total, handle) })?;
@@ -69,7 +74,7 @@ pub(crate) fn card(ordinal: u32) -> Result<Card, DeviceError> {
     Ok(Card {
         handle,
         name,
-        pci_bus_id,
+        id: CardId { pci_bus_id, uuid },
         capability: (
             attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,

@@ -113,7 +113,7 @@ fn probe_driver() -> (DriverFact, u32) {
 /// than the device has, which may be a slice of the card. One that shares the host's memory has
 /// what the host has.
 pub(crate) fn card_memory(card: &Card) -> Option<(Bytes, Bytes)> {
-    memory_of(card.total, card.is_integrated, nvml::memory(&card.pci_bus_id), host_available)
+    memory_of(card.total, card.is_integrated, nvml::memory(&card.id), host_available)
 }
 
 fn memory_of(
@@ -138,7 +138,7 @@ fn host_available() -> Option<u64> {
 }
 
 fn card_facts(card: &Card) -> CardFacts {
-    let known = nvml::processes(&card.pci_bus_id).unwrap_or_default();
+    let known = nvml::processes(&card.id).unwrap_or_default();
     let (own, others): (Vec<Process>, Vec<Process>) =
         known.into_iter().partition(|one| one.pid == std::process::id());
     let mode = match card::compute_mode(card) {

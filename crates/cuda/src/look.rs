@@ -27,7 +27,7 @@ impl Look {
     /// Now.
     pub(crate) fn at(card: &Card) -> Look {
         let free = || card_memory(card).map_or(0, |(_, free)| free.0);
-        let own = nvml::process_bytes(&card.pci_bus_id, std::process::id());
+        let own = nvml::process_bytes(&card.id, std::process::id());
         // Where this process is counted, free memory decides nothing.
         Look { own, free: if own.is_some() { free() } else { settled(free, PAUSE) } }
     }

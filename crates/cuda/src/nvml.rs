@@ -25,6 +25,25 @@ struct ProcessInfo {
     compute_instance: c_uint,
 }
 
+/// How a card, or a slice of one, is looked up.
+#[derive(Clone, Debug)]
+pub(crate) struct CardId {
+    pub(crate) pci_bus_id: String,
+    pub(crate) uuid: [u8; 16],
+}
+
+impl CardId {
+    /// Its name if it is a slice; there is no device of this name if it is a whole card.
+    fn slice_uuid(&self) -> String {
+        let mut text = String::from("MIG-");
+        for (at, byte) in self.uuid.iter().enumerate() {
+            let dash = if [4, 6, 8, 10].contains(&at) { "-" } else { "" };
+            text += &format!("{dash}{byte:02x}");
+        }
+        text
+    }
+}
+
 /// A process that has memory of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
@@ -80,14 +99,20 @@ impl Nvml {
         }
     }
 
-    fn device(&self, pci_bus_id: &str) -> Option<*mut c_void> {
-        let id = CString::new(pci_bus_id).ok()?;
+    /// The slice of a card with this id, or else the whole card.
+    fn device(&self, id: &CardId) -> Option<*mut c_void> {
+        let of_slice = self.look_up(b"nvmlDeviceGetHandleByUUID", &id.slice_uuid());
+        of_slice.or_else(|| self.look_up(b"nvmlDeviceGetHandleByPciBusId_v2", &id.pci_bus_id))
+    }
+
+    fn look_up(&self, call: &[u8], key: &str) -> Option<*mut c_void> {
+        let key = CString::new(key).ok()?;
         let mut device = null_mut();
         // SAFETY: as in `start`; writes one handle, which lives as long as the library is started.
         unsafe {
-            let by_bus: Symbol<'_, unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int> =
-                self.0.get(b"nvmlDeviceGetHandleByPciBusId_v2").ok()?;
-            (by_bus(id.as_ptr(), &mut device) == 0).then_some(device)
+            let by_key: Symbol<'_, unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int> =
+                self.0.get(call).ok()?;
+            (by_key(key.as_ptr(), &mut device) == 0).then_some(device)
         }
     }
 
@@ -127,11 +152,11 @@ impl Nvml {
     }
 }
 
-/// Bytes of the card with this PCI bus id: (total, free). `None` where the library or the card is
+/// Bytes of the card or slice: (total, free). `None` where the library or the card is
 /// not there.
-pub(crate) fn memory(pci_bus_id: &str) -> Option<(u64, u64)> {
+pub(crate) fn memory(id: &CardId) -> Option<(u64, u64)> {
     let nvml = Nvml::get()?;
-    let device = nvml.device(pci_bus_id)?;
+    let device = nvml.device(id)?;
     let mut memory = MemoryInfo::default();
     // SAFETY: the signature is that of nvml.h; the handle comes from the library.
     unsafe {
@@ -143,9 +168,9 @@ pub(crate) fn memory(pci_bus_id: &str) -> Option<(u64, u64)> {
 }
 
 /// The processes that have memory of the card; `None` where the driver does not say.
-pub(crate) fn processes(pci_bus_id: &str) -> Option<Vec<Process>> {
+pub(crate) fn processes(id: &CardId) -> Option<Vec<Process>> {
     let nvml = Nvml::get()?;
-    let device = nvml.device(pci_bus_id)?;
+    let device = nvml.device(id)?;
     let computing = nvml.list(device, b"nvmlDeviceGetComputeRunningProcesses_v3")?;
     let drawing = nvml.list(device, b"nvmlDeviceGetGraphicsRunningProcesses_v3");
     let named = joined(computing, drawing.unwrap_or_default()).into_iter();
@@ -159,8 +184,8 @@ pub(crate) fn processes(pci_bus_id: &str) -> Option<Vec<Process>> {
 }
 
 /// Bytes of the card that the driver counts to a process; `None` where it does not say.
-pub(crate) fn process_bytes(pci_bus_id: &str, pid: u32) -> Option<u64> {
-    processes(pci_bus_id)?.iter().find(|one| one.pid == pid)?.used
+pub(crate) fn process_bytes(id: &CardId, pid: u32) -> Option<u64> {
+    processes(id)?.iter().find(|one| one.pid == pid)?.used
 }
 
 /// The driver's release, such as 580.159.04.
@@ -179,6 +204,13 @@ pub(crate) fn driver_release() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slice_is_looked_up_by_its_own_name() {
+        let uuid = std::array::from_fn(|at| 16 * at as u8 + 1);
+        let id = CardId { pci_bus_id: String::new(), uuid };
+        assert_eq!(id.slice_uuid(), "MIG-01112131-4151-6171-8191-a1b1c1d1e1f1");
+    }
 
     #[test]
     fn a_count_that_is_not_available_is_no_number() {

@@ -86,7 +86,7 @@ pub fn free_bytes() -> Result<Bytes, DeviceError> {
 
 /// Bytes of the card that the driver counts to a process; `None` where it does not say.
 pub fn process_bytes(pid: u32) -> Option<Bytes> {
-    nvml::process_bytes(&first_card()?.pci_bus_id, pid).map(Bytes)
+    nvml::process_bytes(&first_card()?.id, pid).map(Bytes)
 }
 
 /// What the driver takes beside the reservation, by line: opens the card.

@@ -34,6 +34,7 @@ __all__ = [
     "disk_available",
     "free_bytes",
     "inspect",
+    "kernel_units",
     "kernels_made",
     "needs",
     "prefix_chain",
@@ -133,6 +134,7 @@ class DeviceOptions:
     kv_format: str  # "bf16", "f32"
     activations: str  # "int8", "f32"; "bf16", "f32" on a card
     products: str  # "same", "fast"
+    kernels: str  # "own", "portable"
     def __new__(
         cls,
         device: str,
@@ -140,15 +142,17 @@ class DeviceOptions:
         kv_format: str = "bf16",
         activations: str | None = None,
         nvrtc: Sequence[str | PathLike[str]] = ...,
-        kernels: str | PathLike[str] | None = None,
+        cache: str | PathLike[str] | None = None,
         embedding: str = "device",
         products: str = "same",
+        kernels: str = "own",
     ) -> DeviceOptions:
         """`activations` None is the device's default: "bf16" on a card, "int8" elsewhere.
-        `products` "fast" is for a card with "bf16" alone.
+        `products` "fast" is for a card with "bf16" alone; `kernels` "portable" leaves out those that
+        are made for one generation of cards.
         `embedding` is "host" or "device": where a card finds a table that is no product's. `nvrtc`
-        is NVRTC's library (None: the system's), `kernels` the folder where compiled kernels are
-        kept (None: nowhere). Both are for "cuda" alone."""
+        names files that may be NVRTC, beside what the system's search finds, and `cache` the folder
+        where compiled kernels are kept (None: nowhere). Both are for "cuda" alone."""
     def check_cuda(self) -> CudaCard:
         """The card that would be used; no context is made. Raises DeviceUnavailableError."""
     def cuda_facts(self) -> CudaFacts:
@@ -215,6 +219,10 @@ def kernels_made() -> int:
 def process_bytes(pid: int | None = None) -> int | None:
     """Bytes of the card that the driver counts to a process, this one if none is named; None where
     it does not say."""
+
+def kernel_units(capability: tuple[int, int]) -> list[tuple[str, str, list[str]]]:
+    """Every unit of kernels that a load on a card of compute capability (major, minor) may compile:
+    a name of its own, its file in `crates/cuda/kernels`, and the compiler's options."""
 
 @final
 class TierOptions:

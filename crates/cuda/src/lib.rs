@@ -35,22 +35,27 @@ mod memory;
 mod nvml;
 mod nvrtc;
 mod open;
+mod products;
 mod program;
 mod round;
 mod runs;
 mod sampling;
+mod sources;
 mod steps;
 mod stream;
 mod suits;
 mod tables;
+mod units;
 mod weights;
 
 pub use cache::kernels_made;
 pub use device::CudaDevice;
 pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, Holder, probe};
 pub use judge::{CudaFound, judge};
-pub use kernels::{SOURCES, Source};
 pub use nvrtc::{NvrtcFacts, NvrtcFile};
-pub use open::{CudaOptions, Libraries, check, free_bytes, measured, process_bytes};
+pub use open::{
+    CudaKernels, CudaOptions, Libraries, ModelFacts, check, free_bytes, measured, process_bytes,
+};
 pub use runs::check_program;
 pub use suits::suiting_nvrtc;
+pub use units::{Unit, units};

@@ -7,7 +7,7 @@ use ignis_types::{Bytes, Limits};
 use crate::device::too_large;
 use crate::memory::Resolve;
 use crate::program::{Place, compile, name_of};
-use crate::steps::head_width;
+use crate::units::width_of;
 
 /// Of a reservation that is not there: what a program needs is found out all the same.
 struct Nowhere;
@@ -45,7 +45,7 @@ pub fn check_program(
             .map_or(error, |op| DeviceError::OpUnsupported { op: name_of(op) }),
         other => other,
     })?;
-    head_width(program.kv.head_dim).map(|_| ())
+    width_of(program.kv.head_dim).map(|_| ())
 }
 
 /// Whether some kernel runs an op, by itself or joined to others.

@@ -147,8 +147,8 @@ class DeviceOptions:
         """`activations` None is the device's default: "bf16" on a card, "int8" elsewhere.
         `products` "fast" is for a card with "bf16" alone.
         `embedding` is "host" or "device": where a card finds a table that is no product's. `nvrtc`
-        is NVRTC's library (None: the system's), `kernels` the folder where compiled kernels are
-        kept (None: nowhere). Both are for "cuda" alone."""
+        names files that may be NVRTC, beside what the system's search finds, and `kernels` the
+        folder where compiled kernels are kept (None: nowhere). Both are for "cuda" alone."""
     def check_cuda(self) -> CudaCard:
         """The card that would be used; no context is made. Raises DeviceUnavailableError."""
     def cuda_facts(self) -> CudaFacts:

@@ -164,7 +164,7 @@ def test_memory_that_the_driver_does_not_count_is_unknown_and_not_met(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_native, "process_bytes", lambda: None)
-    found = engine.measure("tiny-qwen3-8b", "bf16", ["memory"], engine.SMALL, "cpu")
+    found = engine.measure("tiny-qwen3-8b", "bf16", ["memory"], SMALL, "cpu")
     assert found["rows"]["memory"]["value"] is None
     whole = suite()
     for model in whole["models"]:

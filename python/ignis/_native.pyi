@@ -32,6 +32,7 @@ __all__ = [
     "disk_available",
     "free_bytes",
     "inspect",
+    "kernel_units",
     "needs",
     "prefix_chain",
     "process_bytes",
@@ -127,6 +128,7 @@ class DeviceOptions:
     kv_format: str  # "bf16", "f32"
     activations: str  # "int8", "f32"; "bf16", "f32" on a card
     products: str  # "same", "fast"
+    kernels: str  # "own", "portable"
     def __new__(
         cls,
         device: str,
@@ -134,14 +136,16 @@ class DeviceOptions:
         kv_format: str = "bf16",
         activations: str | None = None,
         nvrtc: str | PathLike[str] | None = None,
-        kernels: str | PathLike[str] | None = None,
+        cache: str | PathLike[str] | None = None,
         embedding: str = "device",
         products: str = "same",
+        kernels: str = "own",
     ) -> DeviceOptions:
         """`activations` None is the device's default: "bf16" on a card, "int8" elsewhere.
-        `products` "fast" is for a card with "bf16" alone.
+        `products` "fast" is for a card with "bf16" alone; `kernels` "portable" leaves out those that
+        are made for one generation of cards.
         `embedding` is "host" or "device": where a card finds a table that is no product's. `nvrtc`
-        is NVRTC's library (None: the system's), `kernels` the folder where compiled kernels are
+        is NVRTC's library (None: the system's), `cache` the folder where compiled kernels are
         kept (None: nowhere). Both are for "cuda" alone."""
     def check_cuda(self) -> CudaCard:
         """The card that would be used; no context is made. Raises DeviceUnavailableError."""
@@ -202,6 +206,10 @@ def free_bytes(device: str) -> int:
 def process_bytes(pid: int | None = None) -> int | None:
     """Bytes of the card that the driver counts to a process, this one if none is named; None where
     it does not say."""
+
+def kernel_units(capability: tuple[int, int]) -> list[tuple[str, str, list[str]]]:
+    """Every unit of kernels that a load on a card of compute capability (major, minor) may compile:
+    a name of its own, its file in `crates/cuda/kernels`, and the compiler's options."""
 
 @final
 class TierOptions:

@@ -18,14 +18,18 @@ from pathlib import Path
 
 import pytest
 
+from ignis import _native
 from ignis.plan.cuda import nvrtc_file
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "crates" / "cuda" / "kernels"
-ARCHITECTURES = ("sm_80", "sm_90a", "sm_120a")
-# Each file, and each format of weights that products are compiled for: the order of `enum Format`.
-PARTS = [path.name for path in sorted(SOURCES.glob("*.cu")) if path.name != "linear.cu"]
-PARTS += [f"linear.cu {number}" for number in range(8)]
+CAPABILITIES = ((8, 0), (9, 0), (12, 0))
+# Every unit that a load on a card of these may compile, by architecture and name.
+UNITS: dict[str, tuple[str, list[str]]] = {
+    f"sm_{capability[0]}{capability[1]}-{name}": (file, options)
+    for capability in CAPABILITIES
+    for name, file, options in _native.kernel_units(capability)
+}
 LIMITS: dict[str, dict[str, int]] = tomllib.loads((HERE / "limits.toml").read_text())
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,9 +44,9 @@ class Usage:
     spilled: int = 0
 
 
-def compile_part(part: str, architecture: str) -> str:
+def compile_unit(unit: str) -> str:
     """The compiler's log; fails with it where there is an error."""
-    name, _, weights = part.partition(" ")
+    name, options = UNITS[unit]
     path = nvrtc_file()
     assert path, "NVRTC is missing: pip install --group dev"
     lib = ctypes.CDLL(path)
@@ -50,21 +54,14 @@ def compile_part(part: str, architecture: str) -> str:
     headers = sorted(SOURCES.glob("*.cuh"))
     texts = (ctypes.c_char_p * len(headers))(*(path.read_bytes() for path in headers))
     names = (ctypes.c_char_p * len(headers))(*(path.name.encode() for path in headers))
-    options = [
-        f"--gpu-architecture={architecture}".encode(),
-        b"--std=c++17",
-        b"--fmad=false",
-        b"-default-device",
-        b"--ptxas-options=-v",
-        *([f"-DFORMAT={weights}".encode()] if weights else []),
-    ]
+    encoded = [option.encode() for option in [*options, "--ptxas-options=-v"]]
     program = ctypes.c_void_p()
     made = lib.nvrtcCreateProgram(
         ctypes.byref(program), source, name.encode(), len(headers), texts, names
     )
     assert made == 0
-    array = (ctypes.c_char_p * len(options))(*options)
-    result = lib.nvrtcCompileProgram(program, len(options), array)
+    array = (ctypes.c_char_p * len(encoded))(*encoded)
+    result = lib.nvrtcCompileProgram(program, len(encoded), array)
     size = ctypes.c_size_t()
     lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
@@ -102,22 +99,17 @@ def limit_of(kernel: str) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Iterator[dict[tuple[str, str], Future[str]]]:
-    """Every part for every architecture, side by side: the call gives the interpreter free."""
+def compiled() -> Iterator[dict[str, Future[str]]]:
+    """Every unit, side by side: the call gives the interpreter free."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        yield {
-            (part, architecture): pool.submit(compile_part, part, architecture)
-            for architecture in ARCHITECTURES
-            for part in PARTS
-        }
+        yield {unit: pool.submit(compile_unit, unit) for unit in UNITS}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("unit", UNITS)
 def test_every_kernel_compiles_within_its_limits(
-    part: str, architecture: str, compiled: dict[tuple[str, str], Future[str]]
+    unit: str, compiled: dict[str, Future[str]]
 ) -> None:
-    found = usage_of(compiled[part, architecture].result())
+    found = usage_of(compiled[unit].result())
     assert found, "the compiler's log names no kernel"
     problems = []
     for kernel, usage in sorted(found.items()):
@@ -127,3 +119,7 @@ def test_every_kernel_compiles_within_its_limits(
             if taken > limit[what]:
                 problems.append(f"{kernel}: {what} {taken}, at most {limit[what]}")
     assert not problems, "\n".join(problems)
+
+
+def test_every_file_of_kernels_is_compiled() -> None:
+    assert {file for file, _ in UNITS.values()} == {path.name for path in SOURCES.glob("*.cu")}

@@ -275,19 +275,3 @@ attention_join(Queries in, const float* partials, u32 head_dim) {
     }
     if (in.to.hi && head + 1 == in.heads) pad_encoded(in.to, row, threadIdx.x, CTA);
 }
-
-#define ATTENTION(NAME, T, DIM)                                                          \
-    extern "C" __global__ void __launch_bounds__(CTA, DIM == 256 ? 2 : 3)                \
-    NAME##_##DIM(Queries in, Pool pool, float* partials) {                               \
-        attention<T, DIM, 16, false>(in, pool, partials);                                \
-    }                                                                                    \
-    extern "C" __global__ void __launch_bounds__(CTA, 4)                                 \
-    NAME##_split_##DIM(Queries in, Pool pool, float* partials) {                         \
-        attention<T, DIM, 8, true>(in, pool, partials);                                  \
-    }
-#define ATTENTIONS(NAME, T)                                                              \
-    ATTENTION(NAME, T, 16) ATTENTION(NAME, T, 32) ATTENTION(NAME, T, 64)                 \
-    ATTENTION(NAME, T, 128) ATTENTION(NAME, T, 256)
-
-ATTENTIONS(attention_bf16, u16)
-ATTENTIONS(attention_f32, float)

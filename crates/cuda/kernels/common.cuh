@@ -10,6 +10,15 @@ typedef unsigned long long u64;
 #define WARP 32
 #define ALL_LANES 0xffffffffu
 
+// Whether there is what was made for this generation of cards alone; PORTABLE leaves it out.
+#if __CUDA_ARCH__ == 900 && !defined(PORTABLE)
+#define HOPPER
+#endif
+
+// A name and a number of the unit, as one name.
+#define JOINED(NAME, NUMBER) NAME##_##NUMBER
+#define NAMED(NAME, NUMBER) JOINED(NAME, NUMBER)
+
 __device__ __forceinline__ float bf16_value(u16 bits) {
     return __uint_as_float((u32)bits << 16);
 }
@@ -80,7 +89,7 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 
-#if __CUDA_ARCH__ == 900
+#ifdef HOPPER
 
 // Barriers in shared memory: of `count` arrivals.
 __device__ __forceinline__ void barrier_init(u64* barrier, u32 count) {

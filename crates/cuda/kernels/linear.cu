@@ -12,7 +12,7 @@
 // in turn (many). `mma.sync` and `wgmma` add sixteen products with the same bits, in any order of
 // the sixteen and with either operand first: so few rows and many agree to the last bit.
 //
-// A file of this text is compiled for one FORMAT of weights.
+// A unit has one FORMAT of weights and one PART of what there is for it.
 
 #include "common.cuh"
 
@@ -23,7 +23,7 @@
 
 // Of a ring, about, where eight warps have one each. Plain weights need no work that other CTAs of
 // a processor could do meanwhile: fewer CTAs with more on their way are faster.
-#define RING_BYTES (FORMAT == 0 ? 10240 : 5120)
+#define RING_BYTES (FORMAT == BF16 ? 10240 : 5120)
 
 // Products of one input with up to three matrices, counted in tiles of rows one after the other.
 struct Part {
@@ -528,7 +528,7 @@ __device__ __forceinline__ void many_exact(const Product& p) {
         }
 }
 
-#if __CUDA_ARCH__ == 900
+#ifdef HOPPER
 #include "many_hopper.cuh"
 #else
 #include "many.cuh"
@@ -547,7 +547,13 @@ constexpr u32 few_shared() {
     static_assert(few_shared<NT, GLU, S>() + 1024 <= 99 * 1024, "more than a CTA has");     \
     extern "C" __constant__ u32 NAME##_shape[2] = {S * WARP, few_shared<NT, GLU, S>()};
 
-#if FORMAT != 1 && FORMAT != 2 // Weights of f16 and f32 only meet pairs.
+// What PART may be.
+#define OF_FEW 1
+#define OF_MANY 2
+#define OF_MANY_FAST 3
+#define OF_PAIRS 4
+
+#if PART == OF_FEW
 FEW(few_8, 1, false, false, SLICES, 3)
 FEW(few_16, 2, false, false, SLICES, 3)
 FEW(few_32, 4, false, false, SLICES, 2)
@@ -557,20 +563,26 @@ FEW(few_long_32, 4, false, false, SLICES_LONG, 1)
 FEW(few_glu_8, 1, true, false, SLICES, 3)
 FEW(few_glu_16, 2, true, false, SLICES, 2)
 FEW(few_glu_32, 4, true, false, SLICES, 1)
-#endif
-FEW(exact_8, 1, false, true, SLICES, 2)
-FEW(exact_32, 4, false, true, SLICES, 1)
 
-#if __CUDA_ARCH__ == 900
+#elif PART == OF_MANY && defined(HOPPER)
 extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
 many(const __grid_constant__ Product p) { many_rows<FORMAT, 128, true>(p); }
 
-extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
-many_fast(const __grid_constant__ Product p) { many_rows<FORMAT, 256, false>(p); }
-#else
+#elif PART == OF_MANY
 extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
 many(const __grid_constant__ Product p) { many_rows<FORMAT>(p); }
-#endif
+
+#elif PART == OF_MANY_FAST && defined(HOPPER)
+extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
+many_fast(const __grid_constant__ Product p) { many_rows<FORMAT, 256, false>(p); }
+
+#elif PART == OF_PAIRS
+FEW(exact_8, 1, false, true, SLICES, 2)
+FEW(exact_32, 4, false, true, SLICES, 1)
 
 extern "C" __global__ void __launch_bounds__(256)
 exact_many(const __grid_constant__ Product p) { many_exact<FORMAT>(p); }
+
+#else
+#error "no such PART for this card"
+#endif

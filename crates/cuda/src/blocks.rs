@@ -20,7 +20,7 @@
 use ignis_formats::quant;
 use ignis_types::DType;
 
-use crate::kernels::format_of;
+use crate::units::format_of;
 
 /// Rows of a block, and of the blocks that lie together.
 const BLOCK_ROWS: usize = 16;

@@ -13,15 +13,15 @@ use crate::bound::Bound;
 use crate::copies::Copies;
 use crate::graph::Graphs;
 use crate::host;
-use crate::kernels::allow_shared;
+use crate::kernels::Kernels;
 use crate::launch::Launcher;
 use crate::loading::Uploader;
 use crate::memory::Memory;
-use crate::open::{self, CudaOptions, Opened};
+use crate::open::{self, CudaKernels, CudaOptions, Opened};
 use crate::program::{Place, Step, compile};
 use crate::round::{Counts, RoundInputs};
 use crate::sampling::Sampler;
-use crate::steps::{Attention, Fixed, stored};
+use crate::steps::Fixed;
 use crate::tables;
 use crate::weights;
 
@@ -37,6 +37,8 @@ pub struct CudaDevice {
     uploader: Option<Uploader>,
     /// Of slots and windows, as it was asked for, and of tables.
     pinned: u64,
+    options: CudaOptions,
+    kernels: Kernels,
     opened: Arc<Opened>,
 }
 
@@ -45,22 +47,17 @@ impl CudaDevice {
     ///
     /// Errors: `Unavailable`, with what to do; what the compiler or the driver says.
     pub fn new(options: &CudaOptions) -> Result<CudaDevice, DeviceError> {
-        let opened = open::open(options)?;
-        let layout = StoredLayout {
-            kv_format: options.kv_format,
-            activations: options.activations,
-            products: options.products,
-            tables_on_host: options.tables_on_host,
-        };
-        opened.context.enter()?;
+        let (opened, kernels) = open::open(options)?;
         Ok(CudaDevice {
-            layout,
+            layout: options.layout(),
             bound: None,
             reservations: 0,
             copies: Copies::new()?,
             memory: None,
             uploader: None,
             pinned: 0,
+            options: options.clone(),
+            kernels,
             opened,
         })
     }
@@ -71,29 +68,12 @@ impl CudaDevice {
 
     /// Makes the context current, and gives the parts of a bound device.
     fn parts(&mut self) -> Result<(Launcher<'_>, &Memory, &mut Bound), DeviceError> {
-        let Opened { context, kernels, .. } = &*self.opened;
-        let products = self.layout.products;
+        let context = &self.opened.context;
         context.enter()?;
+        let (kernels, products) = (&self.kernels, self.layout.products);
         let memory = self.memory.as_ref().expect("memory is reserved before it is used");
         let bound = self.bound.as_mut().expect("the device is bound before it runs");
         Ok((Launcher { context, kernels, products }, memory, bound))
-    }
-
-    /// The kernels of attention, allowed their shared memory; or that the card has too little.
-    fn attention(&self, program: &Program) -> Result<Attention, DeviceError> {
-        let Opened { context, kernels, card, .. } = &*self.opened;
-        let chosen = Attention::new(kernels, self.layout, program.kv.head_dim)?;
-        for kernel in [chosen.tiles, chosen.split] {
-            if kernel.shared_bytes + 1024 > card.shared_bytes_max {
-                return Err(DeviceError::ShapeUnsupported {
-                    what: "shared memory of attention",
-                    found: u64::from(kernel.shared_bytes),
-                    expected: "less; use model.kv_format bf16",
-                });
-            }
-            allow_shared(context, kernel.f, kernel.shared_bytes)?;
-        }
-        Ok(chosen)
     }
 
     /// Where launches find what is no step's own.
@@ -114,8 +94,7 @@ impl CudaDevice {
             half: program.rope.inv_freq.len() as u32,
             magnitude: program.rope.magnitude,
             head_dim: program.kv.head_dim,
-            stored: stored(self.layout.kv_format),
-            attention: self.attention(program)?,
+            attention: self.kernels.attention,
         })
     }
 }
@@ -127,10 +106,15 @@ impl Device for CudaDevice {
 
     fn describe(&self) -> String {
         let card = &self.opened.card;
-        format!("cuda ({}, {}, {} processors)", card.name, self.arithmetic(), card.processors)
+        let of = format!("{}, {}, {} processors", card.name, self.arithmetic(), card.processors);
+        match self.options.kernels {
+            CudaKernels::Own => format!("cuda ({of})"),
+            CudaKernels::Portable => format!("cuda ({of}, portable kernels)"),
+        }
     }
 
-    /// In which order one instruction of tensor cores adds is a generation's own.
+    /// In which order one instruction of tensor cores adds is a generation's own. Which kernels run
+    /// changes no bit (`tests/card.rs`), so it is not named.
     fn arithmetic(&self) -> String {
         let (major, minor) = self.opened.card.capability;
         format!("sm_{major}{minor}")
@@ -176,9 +160,11 @@ impl Device for CudaDevice {
         let memory = self.memory();
         let place = Place { program, addresses, limits, scratch: &scratch, memory, layout };
         let compiled = compile(place)?;
+        let heads = (program.kv.head_dim, self.options.model.head_dim);
+        assert_eq!(heads.0, heads.1, "the card was opened for heads of the program");
         for step in &compiled.steps {
             if let Step::Product { format, .. } = step {
-                let loaded = self.opened.kernels.linear[*format].is_some();
+                let loaded = self.kernels.linear[*format].is_some();
                 assert!(loaded, "the card was opened without a dtype of the program");
             }
         }

@@ -1,82 +1,15 @@
-//! The kernels: their sources, how they are compiled for a card, and where each one is.
+//! The kernels of a load: where each one is, and what shape its file gives it.
 
 use std::ffi::{CStr, CString};
-use std::path::Path;
 
 use ignis_backend::DeviceError;
-use ignis_types::DType;
 
-use crate::cache;
 use crate::driver::{Card, Context, Function, Module};
-use crate::nvrtc;
-
-/// One file of kernels.
-#[derive(Clone, Copy, Debug)]
-pub struct Source {
-    /// Its name, without `.cu`.
-    pub name: &'static str,
-    /// Its text, which includes some of [`HEADERS`].
-    pub text: &'static str,
-}
-
-/// What files of kernels include: names and texts.
-pub(crate) const HEADERS: [(&str, &str); 11] = [
-    ("common.cuh", include_str!("../kernels/common.cuh")),
-    ("prepare.cuh", include_str!("../kernels/prepare.cuh")),
-    ("attention.cuh", include_str!("../kernels/attention.cuh")),
-    ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
-    ("attend.cuh", include_str!("../kernels/attend.cuh")),
-    ("attend_split.cuh", include_str!("../kernels/attend_split.cuh")),
-    ("attend_tiles.cuh", include_str!("../kernels/attend_tiles.cuh")),
-    ("attend_hopper.cuh", include_str!("../kernels/attend_hopper.cuh")),
-    ("weights.cuh", include_str!("../kernels/weights.cuh")),
-    ("many.cuh", include_str!("../kernels/many.cuh")),
-    ("many_hopper.cuh", include_str!("../kernels/many_hopper.cuh")),
-];
-
-/// Every file of kernels; the last is compiled once for each format of weights.
-pub const SOURCES: [Source; 4] = [
-    Source { name: "rows", text: include_str!("../kernels/rows.cu") },
-    Source { name: "attention", text: include_str!("../kernels/attention.cu") },
-    Source { name: "sample", text: include_str!("../kernels/sample.cu") },
-    Source { name: "linear", text: include_str!("../kernels/linear.cu") },
-];
-
-/// Options of the compiler. Products and sums are never contracted: the sources say where.
-fn options(capability: (u32, u32)) -> Vec<String> {
-    let (major, minor) = capability;
-    // Instructions of one architecture alone are there from 9.0 on.
-    let own = if major >= 9 { "a" } else { "" };
-    vec![
-        format!("--gpu-architecture=sm_{major}{minor}{own}"),
-        "--std=c++17".into(),
-        "--fmad=false".into(),
-        "-default-device".into(),
-    ]
-}
-
-/// How a dtype's weights are read by kernels; the order of `enum Format`.
-pub(crate) const FORMATS: [(DType, &str); 8] = [
-    (DType::BF16, "bf16"),
-    (DType::F16, "f16"),
-    (DType::F32, "f32"),
-    (DType::Q8_0, "q8_0"),
-    (DType::Q4_0, "q4_0"),
-    (DType::Q4_1, "q4_1"),
-    (DType::Q4K, "q4_k"),
-    (DType::Q6K, "q6_k"),
-];
-
-/// Plain types that are kept as bf16 but where products are of pairs: f16 and f32.
-const OF_PAIRS: [usize; 2] = [1, 2];
-
-/// Index into [`FORMATS`]; `None` for what no kernel reads.
-pub(crate) fn format_of(dtype: DType) -> Option<usize> {
-    FORMATS.iter().position(|(known, _)| *known == dtype)
-}
-
-/// Head widths that attention is compiled for; others take the next one.
-pub(crate) const HEAD_DIMS: [u32; 5] = [16, 32, 64, 128, 256];
+use crate::launch::{SCALAR_THREADS, SPLIT_QUERIES, TILE_QUERIES, attention_shared};
+use crate::open::CudaOptions;
+use crate::units::{
+    FORMATS, Part, Target, Unit, attention_of, formats_of, parts_of, stored_name, width_of,
+};
 
 /// A kernel whose CTAs take a tile of rows each, with the shape that its file gives it.
 #[derive(Clone, Copy, Debug)]
@@ -115,37 +48,45 @@ pub(crate) struct FewKernels {
     pub(crate) glu: [FewKernel; 3],
 }
 
-/// Products with weights of one format.
+/// Products of values rounded to bf16.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LinearKernels {
-    /// Not of f16 and f32, which only pairs are multiplied with.
-    pub(crate) few: Option<FewKernels>,
+pub(crate) struct RoundedKernels {
+    pub(crate) few: FewKernels,
     pub(crate) many: ManyKernel,
-    /// Summed in one chain; on Hopper alone.
+    /// Summed in one chain; on Hopper alone, and where it was asked for.
     pub(crate) many_fast: Option<ManyKernel>,
-    /// Of pairs: for up to 8 and 32 rows.
-    pub(crate) exact: [FewKernel; 2],
-    pub(crate) exact_many: Function,
 }
 
-/// Attention in scalars over one stored type and head width.
+/// Products of pairs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ScalarAttention {
-    pub(crate) tiles: Function,
-    pub(crate) split: Function,
+pub(crate) struct PairsKernels {
+    /// For up to 8 and 32 rows.
+    pub(crate) few: [FewKernel; 2],
+    pub(crate) many: Function,
 }
 
-/// Attention on tensor cores over one head width.
+/// Products with weights of one format, in the arithmetic of the load.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TensorAttention {
+#[expect(clippy::large_enum_variant, reason = "a load has one for each format")]
+pub(crate) enum LinearKernels {
+    Rounded(RoundedKernels),
+    Pairs(PairsKernels),
+}
+
+/// Attention of a load: on tensor cores where everything is bf16, else in scalars.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionKernels {
     pub(crate) tiles: TileKernel,
     pub(crate) split: TileKernel,
+    /// In scalars, runs are joined by a launch of their own, and queries and keys made ready by
+    /// another.
+    pub(crate) join: Option<Function>,
 }
 
-/// Every kernel of a card.
+/// Every kernel of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernels {
-    /// By format; `None` until a load stores it.
+    /// By format; `None` where the model has no matrix in it.
     pub(crate) linear: [Option<LinearKernels>; FORMATS.len()],
     /// By format.
     pub(crate) embed: [Function; FORMATS.len()],
@@ -153,65 +94,35 @@ pub(crate) struct Kernels {
     pub(crate) norm_encode: Function,
     pub(crate) swiglu_encode: Function,
     pub(crate) rope_angles: Function,
-    /// bf16, f32.
-    pub(crate) prepare: [Function; 2],
+    pub(crate) prepare: Function,
     pub(crate) add_rows: Function,
     pub(crate) count_tokens: Function,
-    /// bf16, f32; each by [`HEAD_DIMS`].
-    pub(crate) scalar: [[ScalarAttention; HEAD_DIMS.len()]; 2],
-    pub(crate) attention_join: Function,
-    /// By [`HEAD_DIMS`].
-    pub(crate) tensor: [TensorAttention; HEAD_DIMS.len()],
+    pub(crate) attention: AttentionKernels,
     pub(crate) sample_largest: Function,
     pub(crate) sample_masses: Function,
     pub(crate) sample_draw: Function,
 }
 
-/// A source, and the format it is compiled for.
-type Unit = (Source, Option<usize>);
+/// Units that are loaded on a card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Modules(Vec<(Unit, Module)>);
 
-/// Machine code of `units`, made side by side or read from `folder`.
-fn machine_code(
-    card: &Card,
-    folder: Option<&Path>,
-    units: &[Unit],
-) -> Result<Vec<Vec<u8>>, DeviceError> {
-    let (major, minor) = nvrtc::version()?;
-    let version = format!("nvrtc {major}.{minor}");
-    let one = |&(source, format): &Unit| {
-        let mut options = options(card.capability);
-        let mut name = source.name.to_owned();
-        if let Some(format) = format {
-            options.push(format!("-DFORMAT={format}"));
-            name = format!("{name}-{}", FORMATS[format].1);
-        }
-        let joined = options.join(" ");
-        let headers = HEADERS.map(|(_, text)| text);
-        let parts = [&headers[..], &[source.text, &joined, &version]].concat();
-        cache::get_or_make(folder, &name, &parts, || {
-            nvrtc::compile(&format!("{}.cu", source.name), source.text, &HEADERS, &options)
-        })
-    };
-    std::thread::scope(|scope| {
-        let running: Vec<_> = units.iter().map(|unit| scope.spawn(|| one(unit))).collect();
-        running
-            .into_iter()
-            .map(|thread| thread.join().expect("the compiler does not panic"))
-            .collect()
-    })
-}
+impl Modules {
+    /// Those of `units` that are not loaded.
+    pub(crate) fn missing(&self, units: &[Unit]) -> Vec<Unit> {
+        let is_loaded = |unit: &Unit| self.0.iter().any(|(loaded, _)| loaded == unit);
+        units.iter().filter(|&unit| !is_loaded(unit)).cloned().collect()
+    }
 
-fn load_units(
-    context: &Context,
-    card: &Card,
-    folder: Option<&Path>,
-    units: &[Unit],
-) -> Result<Vec<Module>, DeviceError> {
-    machine_code(card, folder, units)?.iter().map(|cubin| context.load(cubin)).collect()
-}
+    /// Takes in a unit that was loaded.
+    pub(crate) fn add(&mut self, unit: Unit, module: Module) {
+        self.0.push((unit, module));
+    }
 
-fn linear_unit(format: usize) -> Unit {
-    (SOURCES[3], Some(format))
+    fn of(&self, unit: &Unit) -> Module {
+        let found = self.0.iter().find(|(loaded, _)| loaded == unit);
+        found.expect("a load's units are loaded before their kernels are looked for").1
+    }
 }
 
 fn find(module: Module, name: &str) -> Result<Function, DeviceError> {
@@ -228,160 +139,150 @@ fn each<A: Copy, B, const N: usize>(
     Ok(made.try_into().unwrap_or_else(|_| unreachable!("as many as there are items")))
 }
 
+/// Lets a kernel have its shared memory.
+fn allow_shared(context: &Context, f: Function, bytes: u32) -> Result<(), DeviceError> {
+    if bytes > 48 * 1024 { context.allow_shared(f, bytes) } else { Ok(()) }
+}
+
 impl Kernels {
-    /// Compiles or reads every kernel, products in `formats` only, and loads it on `card`.
+    /// Finds the kernels of a load, whose units are loaded.
     ///
-    /// Errors: what the compiler or the driver says.
-    pub(crate) fn load(
+    /// Errors: a width of head that no kernel has; a card with too little shared memory; what the
+    /// driver says.
+    pub(crate) fn new(
         context: &Context,
         card: &Card,
-        folder: Option<&Path>,
-        formats: &[usize],
+        modules: &Modules,
+        options: &CudaOptions,
     ) -> Result<Kernels, DeviceError> {
-        let mut units: Vec<Unit> = SOURCES[..3].iter().map(|&source| (source, None)).collect();
-        units.extend(formats.iter().map(|&format| linear_unit(format)));
-        let modules = load_units(context, card, folder, &units)?;
-        let [rows, attention, sample] = [0, 1, 2].map(|i: usize| modules[i]);
-        let stored = ["bf16", "f32"];
-        let mut kernels = Kernels {
-            linear: [None; FORMATS.len()],
+        let target = options.target(card);
+        let finder = Finder { context, card, modules, options, target };
+        let rows = modules.of(&Unit::rows());
+        let sample = modules.of(&Unit::sample());
+        let mut linear = [None; FORMATS.len()];
+        for format in formats_of(options) {
+            linear[format] = Some(finder.linear(format)?);
+        }
+        Ok(Kernels {
+            linear,
             embed: each(FORMATS, |(_, name)| find(rows, &format!("embed_{name}")))?,
             encode: find(rows, "encode")?,
             norm_encode: find(rows, "norm_encode")?,
             swiglu_encode: find(rows, "swiglu_encode")?,
             rope_angles: find(rows, "rope_angles")?,
-            prepare: each(stored, |name| find(rows, &format!("prepare_{name}")))?,
+            prepare: find(rows, &format!("prepare_{}", stored_name(options.kv_format)))?,
             add_rows: find(rows, "add_rows")?,
             count_tokens: find(rows, "count_tokens")?,
-            scalar: each(stored, |name| scalar_attention(attention, name))?,
-            attention_join: find(attention, "attention_join")?,
-            tensor: tensor_attention(attention)?,
+            attention: finder.attention()?,
             sample_largest: find(sample, "sample_largest")?,
             sample_masses: find(sample, "sample_masses")?,
             sample_draw: find(sample, "sample_draw")?,
-        };
-        kernels.take(context, card, formats, &modules[3..])?;
-        Ok(kernels)
+        })
     }
+}
 
-    /// Those of `formats` that are not loaded.
-    pub(crate) fn missing(&self, formats: &[usize]) -> Vec<usize> {
-        formats.iter().copied().filter(|&format| self.linear[format].is_none()).collect()
-    }
+/// What kernels are found by.
+struct Finder<'a> {
+    context: &'a Context,
+    card: &'a Card,
+    modules: &'a Modules,
+    options: &'a CudaOptions,
+    target: Target,
+}
 
-    /// Loads products in further formats.
-    pub(crate) fn add(
-        &mut self,
-        context: &Context,
-        card: &Card,
-        folder: Option<&Path>,
-        formats: &[usize],
-    ) -> Result<(), DeviceError> {
-        let units: Vec<Unit> = formats.iter().map(|&format| linear_unit(format)).collect();
-        let modules = load_units(context, card, folder, &units)?;
-        self.take(context, card, formats, &modules)
-    }
-
-    fn take(
-        &mut self,
-        context: &Context,
-        card: &Card,
-        formats: &[usize],
-        modules: &[Module],
-    ) -> Result<(), DeviceError> {
-        for (&format, &module) in formats.iter().zip(modules) {
-            let kernels = linear_kernels(context, card, module, format)?;
-            for many in [Some(kernels.many), kernels.many_fast].into_iter().flatten() {
-                allow_shared(context, many.tile.f, many.tile.shared_bytes)?;
-            }
-            self.linear[format] = Some(kernels);
+impl Finder<'_> {
+    fn linear(&self, format: usize) -> Result<LinearKernels, DeviceError> {
+        let module = |part| self.modules.of(&Unit::linear(format, part, self.target));
+        let few = |part, name: &str, rows: u32| self.few(module(part), &format!("{name}_{rows}"));
+        let parts = parts_of(self.options, self.target);
+        if parts.contains(&Part::Pairs) {
+            return Ok(LinearKernels::Pairs(PairsKernels {
+                few: each([8, 32], |rows| few(Part::Pairs, "exact", rows))?,
+                many: find(module(Part::Pairs), "exact_many")?,
+            }));
         }
-        Ok(())
+        let [plain, long, glu] = each(["few", "few_long", "few_glu"], |name| {
+            each([8, 16, 32], |rows| few(Part::Few, name, rows))
+        })?;
+        let fast = || self.many(module(Part::ManyFast), "many_fast", c"many_fast_shape");
+        let has_fast = parts.contains(&Part::ManyFast);
+        Ok(LinearKernels::Rounded(RoundedKernels {
+            few: FewKernels { plain, long, glu },
+            many: self.many(module(Part::Many), "many", c"many_shape")?,
+            many_fast: if has_fast { Some(fast()?) } else { None },
+        }))
     }
-}
 
-/// Lets a kernel have its shared memory.
-pub(crate) fn allow_shared(context: &Context, f: Function, bytes: u32) -> Result<(), DeviceError> {
-    if bytes > 48 * 1024 { context.allow_shared(f, bytes) } else { Ok(()) }
-}
+    /// Its shape is four words: rows of x, threads, bytes of shared memory, and whether CTAs stay:
+    /// as many as there are processors.
+    fn many(&self, module: Module, name: &str, shape: &CStr) -> Result<ManyKernel, DeviceError> {
+        let [rows, threads, shared_bytes, stay] = module.words(shape)?;
+        let tile = TileKernel { f: find(module, name)?, rows, threads, shared_bytes };
+        allow_shared(self.context, tile.f, shared_bytes)?;
+        Ok(ManyKernel { tile, ctas: (stay > 0).then_some(self.card.processors) })
+    }
 
-/// Its shape is four words: rows of x, threads, bytes of shared memory, and whether CTAs stay: as
-/// many as there are processors.
-fn many_kernel(
-    module: Module,
-    card: &Card,
-    name: &str,
-    shape: &CStr,
-) -> Result<ManyKernel, DeviceError> {
-    let [rows, threads, shared_bytes, stay] = module.words(shape)?;
-    let tile = TileKernel { f: find(module, name)?, rows, threads, shared_bytes };
-    Ok(ManyKernel { tile, ctas: (stay > 0).then_some(card.processors) })
-}
+    /// Finds a kernel by its name, and its threads and shared memory behind that name.
+    fn few(&self, module: Module, name: &str) -> Result<FewKernel, DeviceError> {
+        let f = find(module, name)?;
+        let shape = CString::new(format!("{name}_shape")).expect("names hold no zero byte");
+        let [threads, shared_bytes] = module.words(&shape)?;
+        allow_shared(self.context, f, shared_bytes)?;
+        let at_a_time = self.context.ctas_at_a_time(f, threads, shared_bytes)?;
+        let ctas = self.card.processors * at_a_time;
+        assert!(ctas > 0, "{name} fits a processor of every card that is opened");
+        Ok(FewKernel { f, threads, shared_bytes, ctas })
+    }
 
-fn linear_kernels(
-    context: &Context,
-    card: &Card,
-    module: Module,
-    format: usize,
-) -> Result<LinearKernels, DeviceError> {
-    let has_fast = card.capability == (9, 0);
-    let fast = || many_kernel(module, card, "many_fast", c"many_fast_shape");
-    let few = |name: &str, rows: u32| few_kernel(context, card, module, &format!("{name}_{rows}"));
-    let every_few = || {
-        let [plain, long, glu] =
-            each(["few", "few_long", "few_glu"], |name| each([8, 16, 32], |rows| few(name, rows)))?;
-        Ok::<_, DeviceError>(FewKernels { plain, long, glu })
-    };
-    Ok(LinearKernels {
-        few: if OF_PAIRS.contains(&format) { None } else { Some(every_few()?) },
-        many: many_kernel(module, card, "many", c"many_shape")?,
-        many_fast: if has_fast { Some(fast()?) } else { None },
-        exact: each([8, 32], |rows| few("exact", rows))?,
-        exact_many: find(module, "exact_many")?,
-    })
-}
+    /// The kernels of attention, allowed their shared memory; or that the card has too little.
+    fn attention(&self) -> Result<AttentionKernels, DeviceError> {
+        let module = self.modules.of(&attention_of(self.options, self.target)?);
+        let found = if self.options.layout().attends_on_tensor_cores() {
+            self.tensor_attention(module)?
+        } else {
+            self.scalar_attention(module)?
+        };
+        for kernel in [found.tiles, found.split] {
+            if kernel.shared_bytes + 1024 > self.card.shared_bytes_max {
+                return Err(DeviceError::ShapeUnsupported {
+                    what: "shared memory of attention",
+                    found: u64::from(kernel.shared_bytes),
+                    expected: "less; use model.kv_format bf16",
+                });
+            }
+            allow_shared(self.context, kernel.f, kernel.shared_bytes)?;
+        }
+        Ok(found)
+    }
 
-/// Finds a kernel by its name, and its threads and shared memory behind that name.
-fn few_kernel(
-    context: &Context,
-    card: &Card,
-    module: Module,
-    name: &str,
-) -> Result<FewKernel, DeviceError> {
-    let f = find(module, name)?;
-    let shape = CString::new(format!("{name}_shape")).expect("names hold no zero byte");
-    let [threads, shared_bytes] = module.words(&shape)?;
-    allow_shared(context, f, shared_bytes)?;
-    let ctas = card.processors * context.ctas_at_a_time(f, threads, shared_bytes)?;
-    assert!(ctas > 0, "{name} fits a processor of every card that is opened");
-    Ok(FewKernel { f, threads, shared_bytes, ctas })
-}
-
-fn scalar_attention(
-    module: Module,
-    stored: &str,
-) -> Result<[ScalarAttention; HEAD_DIMS.len()], DeviceError> {
-    each(HEAD_DIMS, |dim| {
-        Ok(ScalarAttention {
-            tiles: find(module, &format!("attention_{stored}_{dim}"))?,
-            split: find(module, &format!("attention_{stored}_split_{dim}"))?,
+    /// A shape is three words: queries of a CTA, its threads, bytes of shared memory.
+    fn tensor_attention(&self, module: Module) -> Result<AttentionKernels, DeviceError> {
+        let width = width_of(self.options.model.head_dim)?;
+        let kernel = |name: &str, shape: &CStr| {
+            let f = find(module, &format!("{name}_{width}"))?;
+            let [rows, threads, shared_bytes] = module.words(shape)?;
+            Ok::<_, DeviceError>(TileKernel { f, rows, threads, shared_bytes })
+        };
+        Ok(AttentionKernels {
+            tiles: kernel("attend_tiles", c"attend_tiles_shape")?,
+            split: kernel("attend_split", c"attend_split_shape")?,
+            join: None,
         })
-    })
-}
+    }
 
-/// Shapes hold three words a head width: queries of a CTA, its threads, bytes of shared memory.
-fn tensor_attention(module: Module) -> Result<[TensorAttention; HEAD_DIMS.len()], DeviceError> {
-    let tiles: [u32; 3 * HEAD_DIMS.len()] = module.words(c"attend_shape")?;
-    let split: [u32; 3 * HEAD_DIMS.len()] = module.words(c"attend_split_shape")?;
-    let kernel = |name: &str, at: usize, shapes: &[u32]| {
-        let f = find(module, &format!("{name}_{}", HEAD_DIMS[at]))?;
-        let [rows, threads, shared_bytes] = [0, 1, 2].map(|i| shapes[3 * at + i]);
-        Ok(TileKernel { f, rows, threads, shared_bytes })
-    };
-    each([0, 1, 2, 3, 4], |at| {
-        Ok(TensorAttention {
-            tiles: kernel("attend_tiles", at, &tiles)?,
-            split: kernel("attend_split", at, &split)?,
+    fn scalar_attention(&self, module: Module) -> Result<AttentionKernels, DeviceError> {
+        let CudaOptions { kv_format, model, .. } = self.options;
+        let (stored, width) = (stored_name(*kv_format), width_of(model.head_dim)?);
+        let value_bytes = kv_format.dtype().block_bytes() as u32;
+        let kernel = |name: String, rows| {
+            let shared_bytes = attention_shared(rows, model.head_dim, value_bytes);
+            let f = find(module, &name)?;
+            Ok::<_, DeviceError>(TileKernel { f, rows, threads: SCALAR_THREADS, shared_bytes })
+        };
+        Ok(AttentionKernels {
+            tiles: kernel(format!("attention_{stored}_{width}"), TILE_QUERIES)?,
+            split: kernel(format!("attention_{stored}_split_{width}"), SPLIT_QUERIES)?,
+            join: Some(find(module, "attention_join")?),
         })
-    })
+    }
 }

@@ -33,16 +33,21 @@ mod memory;
 mod nvml;
 mod nvrtc;
 mod open;
+mod products;
 mod program;
 mod round;
 mod sampling;
+mod sources;
 mod steps;
 mod stream;
 mod tables;
+mod units;
 mod weights;
 
 pub use device::CudaDevice;
 pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, NvrtcFact, probe};
 pub use judge::{CudaFound, judge};
-pub use kernels::{SOURCES, Source};
-pub use open::{CudaOptions, Libraries, check, free_bytes, measured, process_bytes};
+pub use open::{
+    CudaKernels, CudaOptions, Libraries, ModelFacts, check, free_bytes, measured, process_bytes,
+};
+pub use units::{Unit, units};

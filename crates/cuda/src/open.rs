@@ -1,17 +1,22 @@
 //! Opening the card: its context, its modules, and what the driver takes for them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use ignis_backend::{CopyWay, DeviceError, KvFormat, StoredActivations, StoredProducts};
+use ignis_backend::{
+    CopyWay, DeviceError, KvFormat, StoredActivations, StoredLayout, StoredProducts,
+};
+use ignis_ops::{Program, WeightKind};
 use ignis_types::{Bytes, DType, PlanLine};
 
 use crate::driver::{self, Card, Context};
 use crate::found::probe;
 use crate::judge::{CudaFound, context_refused, judge};
-use crate::kernels::{FORMATS, Kernels};
+use crate::kernels::{Kernels, Modules};
 use crate::memory::Memory;
 use crate::nvml;
+use crate::sources::machine_code;
+use crate::units::{Target, Unit, needed};
 
 /// Where libraries and machine code lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +25,40 @@ pub struct Libraries {
     pub nvrtc: Option<PathBuf>,
     /// Folder for compiled kernels; `None` compiles at every start.
     pub cache: Option<PathBuf>,
+}
+
+/// Which kernels run where some were made for one generation of cards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CudaKernels {
+    /// Those that were made for the card that is here; the default.
+    #[default]
+    Own,
+    /// Those that run on every card, of the same bits: for comparing.
+    Portable,
+}
+
+/// What of a model decides which kernels run it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// Dtypes, in its file, of the matrices that rows are multiplied with.
+    pub dtypes: Vec<DType>,
+    /// Values of an attention head.
+    pub head_dim: u32,
+}
+
+impl ModelFacts {
+    /// Those of a program.
+    pub fn of(program: &Program) -> ModelFacts {
+        let is_matrix = |kind| matches!(kind, WeightKind::Matrix | WeightKind::TableAndMatrix);
+        let matrices = program.weights.iter().filter(|weight| is_matrix(weight.kind));
+        let mut dtypes: Vec<DType> = vec![];
+        for weight in matrices {
+            if !dtypes.contains(&weight.dtype) {
+                dtypes.push(weight.dtype);
+            }
+        }
+        ModelFacts { dtypes, head_dim: program.kv.head_dim }
+    }
 }
 
 /// What a CUDA device is opened with.
@@ -33,18 +72,36 @@ pub struct CudaOptions {
     pub products: StoredProducts,
     /// Whether a table that is no product's stays in host memory.
     pub tables_on_host: bool,
-    /// Dtypes of the model's matrices in its file: kernels are made for how those are kept; `None`:
-    /// every one there is.
-    pub dtypes: Option<Vec<DType>>,
+    /// Which kernels run.
+    pub kernels: CudaKernels,
+    /// The model that is run: no kernels are compiled but its own.
+    pub model: ModelFacts,
     /// Where libraries and machine code lie.
     pub libraries: Libraries,
+}
+
+impl CudaOptions {
+    /// The sizes of such a device.
+    pub(crate) fn layout(&self) -> StoredLayout {
+        StoredLayout {
+            kv_format: self.kv_format,
+            activations: self.activations,
+            products: self.products,
+            tables_on_host: self.tables_on_host,
+        }
+    }
+
+    /// What the kernels of such a device are compiled for on `card`.
+    pub(crate) fn target(&self, card: &Card) -> Target {
+        Target { capability: card.capability, kernels: self.kernels }
+    }
 }
 
 /// A card in use: kept until the process ends, and shared by the loads that follow each other.
 pub(crate) struct Opened {
     pub(crate) card: Card,
     pub(crate) context: Arc<Context>,
-    pub(crate) kernels: Kernels,
+    pub(crate) modules: Modules,
     /// What the driver took, by line.
     pub(crate) measured: [(PlanLine, Bytes); 2],
 }
@@ -90,34 +147,30 @@ pub fn process_bytes(pid: u32) -> Option<Bytes> {
 ///
 /// Errors: as of [`CudaDevice::new`](crate::CudaDevice::new).
 pub fn measured(options: &CudaOptions) -> Result<Vec<(PlanLine, Bytes)>, DeviceError> {
-    Ok(open(options)?.measured.to_vec())
+    Ok(open(options)?.0.measured.to_vec())
 }
 
-/// Opens the card: context, modules, and what they take. Later calls share it, and add the kernels
-/// that they lack.
+/// Opens the card: context, modules, and what they take; and finds the kernels of a load. Later
+/// calls share the card, and add the units that it lacks.
 ///
-/// Errors: `Unavailable`; what the compiler or the driver says.
-pub(crate) fn open(options: &CudaOptions) -> Result<Arc<Opened>, DeviceError> {
-    let formats = formats(options);
-    let folder = options.libraries.cache.as_deref();
+/// Errors: `Unavailable`; a width of head that no kernel has; what the compiler or the driver says.
+pub(crate) fn open(options: &CudaOptions) -> Result<(Arc<Opened>, Kernels), DeviceError> {
     let mut opened = OPENED.lock().expect("opening a card does not panic");
-    let made = match &*opened {
-        Some(opened) if opened.kernels.missing(&formats).is_empty() => return Ok(opened.clone()),
-        Some(opened) => opened.with(&formats, folder)?,
-        None => Opened::new(&check(&options.libraries)?, &formats, folder)?,
+    let card = match &*opened {
+        Some(opened) => opened.clone(),
+        None => Arc::new(Opened::new(&check(&options.libraries)?)?),
     };
-    let made = Arc::new(made);
-    *opened = Some(made.clone());
-    Ok(made)
-}
-
-/// Formats that the model's matrices are kept in.
-fn formats(options: &CudaOptions) -> Vec<usize> {
-    let all = FORMATS.map(|(dtype, _)| dtype);
-    let dtypes = options.dtypes.as_deref().unwrap_or(&all);
-    let kept: Vec<DType> =
-        dtypes.iter().map(|&dtype| options.activations.kept_dtype(dtype)).collect();
-    (0..all.len()).filter(|&at| kept.contains(&all[at])).collect()
+    card.context.enter()?;
+    let missing = card.modules.missing(&needed(options, options.target(&card.card))?);
+    let (card, kernels) = if missing.is_empty() {
+        let kernels = Kernels::new(&card.context, &card.card, &card.modules, options)?;
+        (card, kernels)
+    } else {
+        let (more, kernels) = card.with(&missing, options)?;
+        (Arc::new(more), kernels)
+    };
+    *opened = Some(card.clone());
+    Ok((card, kernels))
 }
 
 fn free_on(card: &Card) -> u64 {
@@ -125,46 +178,46 @@ fn free_on(card: &Card) -> u64 {
 }
 
 impl Opened {
-    fn new(
-        found: &CudaFound,
-        formats: &[usize],
-        folder: Option<&Path>,
-    ) -> Result<Opened, DeviceError> {
+    /// The card with its context, and no kernels.
+    fn new(found: &CudaFound) -> Result<Opened, DeviceError> {
         let card = driver::card(0)?;
         let before = free_on(&card);
         let context = Context::new(&card, found.driver)
             .map_err(|error| context_refused(&card.name, error))?;
         context.enter()?;
         context.wait()?;
-        let with_context = free_on(&card);
-        let kernels = Kernels::load(&context, &card, folder, formats)?;
-        force(&context, &kernels)?;
-        force_copies(&context)?;
-        let with_modules = free_on(&card);
-        let measured = [
-            (PlanLine::CudaContext, Bytes(before.saturating_sub(with_context))),
-            (PlanLine::Residual, Bytes(with_context.saturating_sub(with_modules))),
-        ];
-        Ok(Opened { card, context: Arc::new(context), kernels, measured })
+        let taken = before.saturating_sub(free_on(&card));
+        let measured = [(PlanLine::CudaContext, Bytes(taken)), (PlanLine::Residual, Bytes::ZERO)];
+        Ok(Opened { card, context: Arc::new(context), modules: Modules::default(), measured })
     }
 
-    /// The same card with kernels for further formats.
-    fn with(&self, formats: &[usize], folder: Option<&Path>) -> Result<Opened, DeviceError> {
-        self.context.enter()?;
-        let before = free_on(&self.card);
-        let mut kernels = self.kernels.clone();
-        let missing = kernels.missing(formats);
-        kernels.add(&self.context, &self.card, folder, &missing)?;
-        self.context.wait()?;
-        let more = before.saturating_sub(free_on(&self.card));
+    /// The same card with further units, compiled or read, and the kernels of the load that lacks
+    /// them; what the driver takes for them is taken and measured now.
+    fn with(
+        &self,
+        missing: &[Unit],
+        options: &CudaOptions,
+    ) -> Result<(Opened, Kernels), DeviceError> {
+        let Opened { card, context, .. } = self;
+        let folder = options.libraries.cache.as_deref();
+        let codes = machine_code(card.capability, folder, missing)?;
+        let before = free_on(card);
+        let mut modules = self.modules.clone();
+        for (unit, code) in missing.iter().zip(&codes) {
+            modules.add(unit.clone(), context.load(code)?);
+        }
+        let kernels = Kernels::new(context, card, &modules, options)?;
+        force(context, &kernels)?;
+        force_copies(context)?;
+        let more = before.saturating_sub(free_on(card));
         let [context_line, (residual, bytes)] = self.measured;
         let measured = [context_line, (residual, Bytes(bytes.0 + more))];
-        let (card, context) = (self.card.clone(), self.context.clone());
-        Ok(Opened { card, context, kernels, measured })
+        let opened = Opened { card: card.clone(), context: context.clone(), modules, measured };
+        Ok((opened, kernels))
     }
 }
 
-/// The same for a first copy each way beside the rounds.
+/// Makes the driver take now what it would take at a first copy each way beside the rounds.
 fn force_copies(context: &Context) -> Result<(), DeviceError> {
     let memory = Memory::new(context, Bytes(4096))?;
     let mut host = [0u8; 4096];
@@ -176,7 +229,7 @@ fn force_copies(context: &Context) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Makes the driver take now what it would take at a first launch: a kernel that touches nothing.
+/// The same for a first launch, of a kernel that touches nothing.
 fn force(context: &Context, kernels: &Kernels) -> Result<(), DeviceError> {
     let launcher = crate::launch::Launcher { context, kernels, products: StoredProducts::Same };
     launcher.add_rows(0, 0, 0)?;

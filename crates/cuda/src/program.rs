@@ -9,8 +9,8 @@ use ignis_ops::{BufferId, Op, PagedAttention, Program, Rows, WeightId, WeightKin
 use ignis_types::Limits;
 
 use crate::abi::{ADD, Encoded, GLU, Norm, Part, PoolView, Prepare, Product, Queries, SET, Weight};
-use crate::kernels::format_of;
 use crate::memory::Memory;
+use crate::units::format_of;
 
 /// A norm as a launch of its own. Products of `to` finish it, with what `norm` names.
 #[derive(Clone, Copy, Debug)]

@@ -1,23 +1,13 @@
 //! The steps of a bound program, put on the stream for a round.
 
-use ignis_backend::{DeviceError, FEW_ROWS, KvFormat, StoredLayout};
+use ignis_backend::{DeviceError, FEW_ROWS};
 use ignis_ops::Rows;
 
 use crate::abi::{Encoded, PoolView, Prepare, Product, Queries};
-use crate::kernels::{HEAD_DIMS, Kernels, TileKernel};
-use crate::launch::{Launcher, SCALAR_THREADS, SPLIT_QUERIES, TILE_QUERIES, attention_shared};
+use crate::kernels::AttentionKernels;
+use crate::launch::Launcher;
 use crate::program::{Compiled, NormStep, Step};
 use crate::round::Counts;
-
-/// The kernels of attention of a load.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Attention {
-    pub(crate) tiles: TileKernel,
-    pub(crate) split: TileKernel,
-    /// Whether it is in scalars: runs are joined by a launch of their own, and queries and keys
-    /// made ready by another.
-    pub(crate) joins: bool,
-}
 
 /// What launches need beside their step; addresses of device memory.
 #[derive(Clone, Copy, Debug)]
@@ -31,53 +21,7 @@ pub(crate) struct Fixed {
     pub(crate) half: u32,
     pub(crate) magnitude: f32,
     pub(crate) head_dim: u32,
-    /// The type that the pool stores: 0 bf16, 1 f32.
-    pub(crate) stored: usize,
-    pub(crate) attention: Attention,
-}
-
-impl Attention {
-    /// Tensor cores where everything is bf16, else scalars.
-    ///
-    /// Errors: a head width that no kernel has.
-    pub(crate) fn new(
-        kernels: &Kernels,
-        layout: StoredLayout,
-        head_dim: u32,
-    ) -> Result<Attention, DeviceError> {
-        let width = HEAD_DIMS.iter().position(|&dim| head_dim <= dim);
-        let width = width.filter(|_| head_dim.is_multiple_of(8) && head_dim > 0);
-        let width = width.ok_or(DeviceError::ShapeUnsupported {
-            what: "head_dim",
-            found: u64::from(head_dim),
-            expected: "a multiple of 8, at most 256",
-        })?;
-        if layout.attends_on_tensor_cores() {
-            let chosen = kernels.tensor[width];
-            return Ok(Attention { tiles: chosen.tiles, split: chosen.split, joins: false });
-        }
-        let chosen = kernels.scalar[stored(layout.kv_format)][width];
-        let value_bytes = layout.kv_format.dtype().block_bytes() as u32;
-        let kernel = |f, rows| TileKernel {
-            f,
-            rows,
-            threads: SCALAR_THREADS,
-            shared_bytes: attention_shared(rows, head_dim, value_bytes),
-        };
-        Ok(Attention {
-            tiles: kernel(chosen.tiles, TILE_QUERIES),
-            split: kernel(chosen.split, SPLIT_QUERIES),
-            joins: true,
-        })
-    }
-}
-
-/// Index of the kernels that read and write a pool.
-pub(crate) fn stored(kv_format: KvFormat) -> usize {
-    match kv_format {
-        KvFormat::Bf16 => 0,
-        KvFormat::F32 => 1,
-    }
+    pub(crate) attention: AttentionKernels,
 }
 
 /// Puts the steps of the body or the head on the stream.
@@ -139,7 +83,7 @@ impl Walker<'_> {
                 let to = encoded(rows, product.to);
                 self.product(format, &Product { x, to, ..*product }, then.as_ref())
             }
-            Step::Prepare(ref prepare) => run.prepare(fixed.stored, prepare, counts.rows),
+            Step::Prepare(ref prepare) => run.prepare(prepare, counts.rows),
             Step::Attention { queries, pool, ref prepare } => {
                 self.attention(queries, pool, prepare.as_ref())
             }
@@ -185,9 +129,9 @@ impl Walker<'_> {
         let Walker { run, fixed, counts } = *self;
         let queries = Queries { to: self.encoded(Rows::Round, queries.to), ..queries };
         let kernels = &fixed.attention;
-        let prepares = counts.tiles == 0 && !kernels.joins;
+        let prepares = counts.tiles == 0 && kernels.join.is_none();
         if let (Some(prepare), false) = (prepare, prepares) {
-            run.prepare(fixed.stored, prepare, counts.rows)?;
+            run.prepare(prepare, counts.rows)?;
         }
         if counts.tiles > 0 {
             run.attention(&kernels.tiles, queries, pool, (counts.tiles, 1))?;
@@ -198,9 +142,9 @@ impl Walker<'_> {
         let tiles = queries.tiles + 8 * u64::from(counts.tiles);
         let cut = Queries { tiles, ..queries };
         let over = (counts.split, counts.runs);
-        if kernels.joins {
+        if let Some(join) = kernels.join {
             run.attention(&kernels.split, cut, pool, over)?;
-            return run.attention_join(cut, fixed.head_dim, counts.split);
+            return run.attention_join(join, cut, fixed.head_dim, counts.split);
         }
         let fresh = prepare.filter(|_| prepares).copied().unwrap_or_default();
         run.attend_split(&kernels.split, cut, pool, fresh, over)

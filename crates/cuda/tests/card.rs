@@ -12,8 +12,8 @@ use ignis_backend::{
 };
 use ignis_cpu::CpuOptions;
 use ignis_cpu::simd::Isa;
-use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
-use ignis_ops::{SampleOut, Sampling};
+use ignis_cuda::{CudaDevice, CudaKernels, CudaOptions, Libraries, ModelFacts};
+use ignis_ops::{Program, SampleOut, Sampling};
 use ignis_types::{Bytes, DType};
 use support::{Dice, LIMITS, Rig, Shape, TINY, llama, naive, prompt};
 
@@ -43,24 +43,36 @@ const MODES: [Mode; 4] = [
 ];
 const BF16: Mode = MODES[0];
 
-fn card((activations, kv_format): Mode, products: StoredProducts) -> CudaDevice {
+/// How a load differs from the one that a user gets.
+#[derive(Clone, Copy, Default)]
+struct Choice {
+    products: StoredProducts,
+    kernels: CudaKernels,
+}
+
+fn card(program: &Program, (activations, kv_format): Mode, choice: Choice) -> CudaDevice {
     let path = |name| std::env::var_os(name).map(Into::into);
     let libraries = Libraries { nvrtc: path("CARD_NVRTC"), cache: path("CARD_KERNELS") };
-    let (tables_on_host, dtypes) = (false, None);
+    let Choice { products, kernels } = choice;
+    let (tables_on_host, model) = (false, ModelFacts::of(program));
     let options =
-        CudaOptions { kv_format, activations, products, tables_on_host, dtypes, libraries };
+        CudaOptions { kv_format, activations, products, tables_on_host, kernels, model, libraries };
     CudaDevice::new(&options).unwrap()
 }
 
 fn rig(shape: &Shape, mode: Mode) -> Rig<CudaDevice> {
-    rig_with(shape, mode, StoredProducts::Same)
+    rig_with(shape, mode, Choice::default())
 }
 
-fn rig_with(shape: &Shape, mode: Mode, products: StoredProducts) -> Rig<CudaDevice> {
-    let mut rig = Rig::on(card(mode, products), llama(shape), LIMITS);
+fn rig_with(shape: &Shape, mode: Mode, choice: Choice) -> Rig<CudaDevice> {
+    let program = llama(shape);
+    let mut rig = Rig::on(card(&program, mode, choice), program, LIMITS);
     poison(&mut rig);
     rig
 }
+
+const FAST: Choice = Choice { products: StoredProducts::Fast, kernels: CudaKernels::Own };
+const PORTABLE: Choice = Choice { products: StoredProducts::Same, kernels: CudaKernels::Portable };
 
 /// Fills every buffer with NaN, so that a value that nothing wrote shows.
 fn poison(rig: &mut Rig<CudaDevice>) {
@@ -125,7 +137,7 @@ fn fast_products_are_as_right_and_those_of_short_chunks_are_the_same() {
     // Of 500 rows such an MLP has more tiles than a card has processors, and so the fast kernel.
     let inner = 2560;
     for shape in [SHAPES[1], SHAPES[4], SHAPES[6]].map(|s| Shape { hidden: 256, inner, ..s }) {
-        let mut fast = rig_with(&shape, BF16, StoredProducts::Fast);
+        let mut fast = rig_with(&shape, BF16, FAST);
         let mut same = rig(&shape, BF16);
         for len in [1, 33, 128, 256, 500] {
             let tokens = prompt(len, shape.vocab, len as u64);
@@ -141,6 +153,43 @@ fn fast_products_are_as_right_and_those_of_short_chunks_are_the_same() {
             println!("{} fast: {worst:.2e}, same: {other:.2e}", shape.matrices);
             assert!(worst < bound(&shape, BF16.0), "{shape:?} {len}: off by {worst}");
         }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn kernels_that_run_on_every_card_have_the_bits_of_its_own() {
+    // Products of several tiles each way, and of sixteen slices.
+    let tall = Shape { hidden: 512, inner: 1024, ..SHAPES[6] };
+    let long = Shape { inner: 8_448, ..tall };
+    for shape in SHAPES.into_iter().chain([tall, long]) {
+        let mut rigs = [rig(&shape, BF16), rig_with(&shape, BF16, PORTABLE)];
+        let mut same = |parts: &[(u32, u32, &[u32])]| {
+            rigs.iter_mut().for_each(poison);
+            let [own, portable] = rigs.each_mut().map(|rig| rig.round(parts));
+            for (lane, (a, b)) in own.iter().zip(&portable).enumerate() {
+                assert_eq!(bits(a), bits(b), "{shape:?} lane {lane}");
+            }
+            portable
+        };
+        // Behind each a chunk that reads what it left in the pool; both are of many rows.
+        let next = prompt(70, shape.vocab, 7);
+        for (at, len) in [33, 63, 64, 65, 127, 128, 129, 193, 257, 500, 570].iter().enumerate() {
+            let (lane, tokens) = (at as u32 % 8, prompt(*len, shape.vocab, *len as u64));
+            let found = same(&[(lane, 0, &tokens)]).remove(0);
+            same(&[(lane, *len as u32, &next)]);
+            if ![33, 129].contains(len) {
+                continue;
+            }
+            let exact = naive::logits(&llama(&shape), &tokens);
+            let scale = exact.iter().fold(1.0f64, |most, l| most.max(l.abs()));
+            let worst = worst_of(&exact, &found) / scale;
+            println!("{} {} portable {len}: {worst:.2e}", shape.matrices, shape.head_dim);
+            assert!(worst < bound(&shape, BF16.0), "{shape:?} {len}: off by {worst}");
+        }
+        let several = [5, 64, 129].map(|len| prompt(len, shape.vocab, len as u64));
+        let parts = [0, 1, 2].map(|lane| (lane as u32, 0, &several[lane][..]));
+        same(&parts);
     }
 }
 
@@ -269,7 +318,8 @@ fn samples_are_those_of_the_cpu() {
     let options =
         CpuOptions { threads: 1, activations: Activations::F32, kv_format: KvFormat::Bf16 };
     let mut cpu = Rig::of(llama(&shape), limits, options, Isa::detect());
-    let mut gpu = Rig::on(card(BF16, StoredProducts::Same), llama(&shape), limits);
+    let program = llama(&shape);
+    let mut gpu = Rig::on(card(&program, BF16, Choice::default()), program, limits);
     let plain = Sampling::default();
     let kinds = [
         Sampling { temperature: 0.0, logprobs: Some(20), ..plain.clone() },

@@ -11,7 +11,7 @@ use ignis_backend::{
     Blocks, COPIES_MAX, Copied, CopyId, CopyPart, CopyWay, Device, KvFormat, StoredActivations,
     StoredProducts,
 };
-use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
+use ignis_cuda::{CudaDevice, CudaKernels, CudaOptions, Libraries, ModelFacts};
 use ignis_ops::{Op, Program, WeightId, WeightKind, WeightSpec};
 use ignis_types::{DType, Limits};
 use support::{LIMITS, Rig, Shape, TINY, llama, prompt};
@@ -22,7 +22,7 @@ const WINDOW: usize = 8 << 20;
 /// Windows that are timed: more than any cache holds.
 const WINDOWS: usize = 64;
 
-fn card(tables_on_host: bool) -> CudaDevice {
+fn card(program: &Program, tables_on_host: bool) -> CudaDevice {
     let path = |name| std::env::var_os(name).map(Into::into);
     let libraries = Libraries { nvrtc: path("CARD_NVRTC"), cache: path("CARD_KERNELS") };
     CudaDevice::new(&CudaOptions {
@@ -30,7 +30,8 @@ fn card(tables_on_host: bool) -> CudaDevice {
         activations: StoredActivations::Bf16,
         products: StoredProducts::Same,
         tables_on_host,
-        dtypes: None,
+        kernels: CudaKernels::Own,
+        model: ModelFacts::of(program),
         libraries,
     })
     .unwrap()
@@ -39,7 +40,8 @@ fn card(tables_on_host: bool) -> CudaDevice {
 /// A rig whose lanes use the first pages of the pool, and where at least `bytes` of it begin that
 /// no round uses.
 fn rig(bytes: usize) -> (Rig<CudaDevice>, u64) {
-    let (program, device) = (llama(&SHAPE), card(false));
+    let program = llama(&SHAPE);
+    let device = card(&program, false);
     let page = device.layout().kv_page_bytes(&program.kv).unwrap().0;
     let pages = LIMITS.pages + (bytes as u64).div_ceil(page) as u32;
     let mut rig = Rig::on(device, program, Limits { pages, ..LIMITS });
@@ -206,7 +208,8 @@ fn a_table_on_the_host_gives_the_same_bits() {
     for shape in shapes {
         let tokens = prompt(130, shape.vocab, 4);
         let bits = [false, true].map(|tables_on_host| {
-            let mut rig = Rig::on(card(tables_on_host), untied(&shape), LIMITS);
+            let program = untied(&shape);
+            let mut rig = Rig::on(card(&program, tables_on_host), program, LIMITS);
             let pinned = rig.device.pinned().0;
             let logits = rig.round(&[(0, 0, &tokens)]).remove(0);
             (pinned, logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>())

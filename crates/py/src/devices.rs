@@ -6,10 +6,9 @@ use ignis_backend::{
     Activations, Device, DeviceLayout, KvFormat, StoredActivations, StoredLayout, StoredProducts,
 };
 use ignis_cpu::{CpuDevice, CpuLayout, CpuOptions};
-use ignis_cuda::{CudaDevice, CudaOptions, Libraries};
-use ignis_ops::{Program, WeightKind};
+use ignis_cuda::{CudaDevice, CudaKernels, CudaOptions, Libraries, ModelFacts};
+use ignis_ops::Program;
 use ignis_sim::SimLayout;
-use ignis_types::DType;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
@@ -31,11 +30,14 @@ pub(crate) struct DeviceOptions {
     activations: String,
     #[pyo3(get)]
     products: String,
+    #[pyo3(get)]
+    kernels: String,
     kv: KvFormat,
     /// For the CPU, and for a card.
     act: (Activations, StoredActivations),
     /// For a card.
     stored_products: StoredProducts,
+    cuda_kernels: CudaKernels,
     /// On a card, a table that is no product's stays in host memory.
     tables_on_host: bool,
     libraries: Libraries,
@@ -50,9 +52,10 @@ impl DeviceOptions {
         kv_format = "bf16",
         activations = None,
         nvrtc = None,
-        kernels = None,
+        cache = None,
         embedding = "device",
         products = "same",
+        kernels = "own",
     ))]
     fn new(
         device: &str,
@@ -60,9 +63,10 @@ impl DeviceOptions {
         kv_format: &str,
         activations: Option<&str>,
         nvrtc: Option<PathBuf>,
-        kernels: Option<PathBuf>,
+        cache: Option<PathBuf>,
         embedding: &str,
         products: &str,
+        kernels: &str,
     ) -> PyResult<Self> {
         let unknown = |what: &str, found: &str, expected: &str| {
             PyValueError::new_err(format!("{what} is {found:?}, expected {expected}"))
@@ -95,6 +99,11 @@ impl DeviceOptions {
             }
             (other, _) => return Err(unknown("products", other, "same or fast")),
         };
+        let cuda_kernels = match kernels {
+            "own" => CudaKernels::Own,
+            "portable" => CudaKernels::Portable,
+            other => return Err(unknown("kernels", other, "own or portable")),
+        };
         if !["host", "device"].contains(&embedding) {
             return Err(unknown("embedding", embedding, "host or device"));
         }
@@ -104,11 +113,13 @@ impl DeviceOptions {
             kv_format: kv_format.to_owned(),
             activations: activations.to_owned(),
             products: products.to_owned(),
+            kernels: kernels.to_owned(),
             kv,
             act,
             stored_products,
+            cuda_kernels,
             tables_on_host: embedding == "host",
-            libraries: Libraries { nvrtc, cache: kernels },
+            libraries: Libraries { nvrtc, cache },
         })
     }
 
@@ -162,7 +173,8 @@ impl DeviceOptions {
             activations: self.act.1,
             products: self.stored_products,
             tables_on_host: self.tables_on_host,
-            dtypes: Some(matrix_dtypes(program)),
+            kernels: self.cuda_kernels,
+            model: ModelFacts::of(program),
             libraries: self.libraries.clone(),
         }
     }
@@ -195,17 +207,14 @@ impl DeviceOptions {
     }
 }
 
-/// Dtypes of the matrices that rows are multiplied with.
-fn matrix_dtypes(program: &Program) -> Vec<DType> {
-    let is_matrix = |kind| matches!(kind, WeightKind::Matrix | WeightKind::TableAndMatrix);
-    let matrices = program.weights.iter().filter(|weight| is_matrix(weight.kind));
-    let mut dtypes: Vec<DType> = vec![];
-    for weight in matrices {
-        if !dtypes.contains(&weight.dtype) {
-            dtypes.push(weight.dtype);
-        }
-    }
-    dtypes
+/// Every unit of kernels that a load on a card of compute capability (major, minor) may compile: a
+/// name of its own, the file of `crates/cuda/kernels`, and the compiler's options.
+#[pyfunction]
+pub(crate) fn kernel_units(capability: (u32, u32)) -> Vec<(String, String, Vec<String>)> {
+    let of = |unit: &ignis_cuda::Unit| {
+        (unit.name(), format!("{}.cu", unit.file), unit.options(capability))
+    };
+    ignis_cuda::units(capability).iter().map(of).collect()
 }
 
 /// Bytes of the card that the driver counts to a process; `None` where it does not say.

@@ -47,6 +47,7 @@ class LoadOptions:
     threads: int
     activations: str
     products: str
+    kernels: str
     embedding: str
     kv_format: str
     chunk_tokens: int
@@ -101,6 +102,7 @@ def main(args: argparse.Namespace) -> int:
         threads=args.threads or config.cpu.threads or physical_cores(),
         activations=activations_of(config, device.kind),
         products=products_of(config, device.kind),
+        kernels=config.cuda.kernels,
         kv_format=config.model.kv_format,
         embedding=config.model.embedding_residency,
         chunk_tokens=config.model.prefill_chunk or device.chunk_tokens,
@@ -114,6 +116,7 @@ def main(args: argparse.Namespace) -> int:
         "threads": options.threads,
         "activations": options.activations,
         "products": options.products,
+        "kernels": options.kernels,
         "kv_format": options.kv_format,
         "embedding_residency": options.embedding,
         "prefill_chunk": options.chunk_tokens,
@@ -145,6 +148,7 @@ def load(options: LoadOptions, lanes: int, pages_a_lane: int, pages: int) -> Eng
         kv_format=options.kv_format,
         activations=options.activations,
         products=options.products,
+        kernels=options.kernels,
         embedding=options.embedding,
     )
     with native_errors():

@@ -285,6 +285,14 @@ class CudaOptions:
         "on what is computed beside it.",
         applies_to="device cuda of compute capability 9.0, with activations in bf16",
     )
+    kernels: str = option(
+        Choice(("own", "portable")),
+        "own",
+        "Kernels of long prompts: own, which are made for the card's generation where there are "
+        "such, or portable, which run on every card, to the same bits; to compare them, or where "
+        "one is suspected.",
+        applies_to="device cuda of compute capability 9.0",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ def load_engine(
             kv_format=plan.kv_format,
             activations=plan.activations,
             products=plan.products,
+            kernels=plan.kernels,
             embedding=plan.embedding,
         )
         disk = plan.disk

@@ -61,6 +61,7 @@ class Ask:
     kv_format: str = "bf16"
     activations: str = "int8"
     products: str = "same"
+    kernels: str = "own"
     embedding: str = "device"
     retained_device: int = 0
     retained_host: int = 0

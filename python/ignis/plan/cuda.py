@@ -35,6 +35,7 @@ def device_options(
     kv_format: str = "bf16",
     activations: str | None = None,
     products: str = "same",
+    kernels: str = "own",
     embedding: str = "device",
 ) -> _native.DeviceOptions:
     """Options of the core for a kind of device, with the libraries that a card needs.
@@ -51,9 +52,10 @@ def device_options(
         kv_format,
         activations,
         nvrtc=nvrtc_file(),
-        kernels=str(kernels_folder()),
+        cache=str(kernels_folder()),
         embedding=embedding,
         products=products,
+        kernels=kernels,
     )
 
 

@@ -49,6 +49,7 @@ class Plan:
     kv_format: str
     activations: str
     products: str
+    kernels: str
     embedding: str
     retained_device_slots: int
     retained_host_slots: int
@@ -209,6 +210,7 @@ def ask_for(
         kv_format=config.model.kv_format,
         activations=activations_of(config, device.kind),
         products=products_of(config, device.kind),
+        kernels=config.cuda.kernels,
         embedding=config.model.embedding_residency if device.kind == "cuda" else "device",
         retained_device=config.reuse.retained_device,
         retained_host=slots,
@@ -283,6 +285,7 @@ def _freeze(ask: Ask, adapted: Ask, result: Cut, model: Model, device: Device) -
         kv_format=adapted.kv_format,
         activations=adapted.activations,
         products=adapted.products,
+        kernels=adapted.kernels,
         embedding=adapted.embedding,
         retained_device_slots=adapted.retained_device,
         retained_host_slots=adapted.retained_host,

@@ -84,7 +84,7 @@ def test_defaults_follow_the_device_and_the_model() -> None:
 def test_on_the_cpu_the_pool_holds_at_most_every_lanes_context() -> None:
     plan = plan_of(free=64 << 30)
     assert plan.pages == 4 * 8192 // 64
-    assert plan_of(free=64 << 30, device=CARDS["h200"]).pages > 8 * 8192 // 64
+    assert plan_of(free=64 << 30, device=device_to_plan("h200")).pages > 8 * 8192 // 64
 
 
 def test_a_context_beyond_what_the_model_was_trained_for_is_refused() -> None:
@@ -301,6 +301,11 @@ def test_fast_products_are_of_a_card_and_of_bf16() -> None:
     assert plan_of(cuda__products="fast").products == "same"
     with pytest.raises(ConfigError, match=r"cuda\.activations bf16"):
         plan_of(device=h200, cuda__products="fast", cuda__activations="f32")
+
+
+def test_kernels_are_planned_as_they_were_asked_for() -> None:
+    assert plan_of(device=device_to_plan("h200")).kernels == "own"
+    assert plan_of(device=device_to_plan("h200"), cuda__kernels="portable").kernels == "portable"
 
 
 def test_what_the_driver_takes_is_not_allocated_at_load() -> None:

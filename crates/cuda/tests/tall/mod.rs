@@ -1,11 +1,11 @@
 //! Matrices of more rows or columns than the other shapes have: CTAs that take several tiles, and
 //! rows of sixteen slices.
 
-use ignis_backend::{KvFormat, StoredActivations, StoredProducts};
+use ignis_backend::{KvFormat, StoredActivations};
 use ignis_types::DType;
 
 use crate::support::{Shape, llama, naive, prompt};
-use crate::{BF16, WIDE, bits, bound, check_against_naive, chunked, rig, rig_with, worst_of};
+use crate::{BF16, FAST, WIDE, bits, bound, check_against_naive, chunked, rig, rig_with, worst_of};
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
@@ -60,7 +60,7 @@ fn ctas_that_take_several_tiles_of_many_rows_keep_their_bits() {
     let expected = chunked(&mut same, 0, &tokens, 500);
     let found = chunked(&mut same, 1, &tokens, 32);
     assert_eq!(bits(&expected), bits(&found), "in chunks of few rows");
-    let fast = rig_with(&shape, BF16, StoredProducts::Fast).round(&[(0, 0, &tokens)]).remove(0);
+    let fast = rig_with(&shape, BF16, FAST).round(&[(0, 0, &tokens)]).remove(0);
     let near: Vec<f64> = expected.iter().map(|&logit| f64::from(logit)).collect();
     let scale = near.iter().fold(1.0f64, |most, l| most.max(l.abs()));
     let worst = worst_of(&near, &fast) / scale;

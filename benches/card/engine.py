@@ -14,6 +14,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from benches.card.loaded import Loaded
@@ -49,21 +50,31 @@ def limits_of(sizes: Sizes) -> _native.Limits:
     return _native.Limits(sizes.lanes, sizes.prompt, sizes.context, pages)
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a model runs on: "cuda" or "cpu", and which kernels of a card (`cuda.kernels`)."""
+
+    device: str = "cuda"
+    kernels: str = "own"
+
+
 class Suite:
     """The rows of one loaded model."""
 
     def __init__(
-        self, name: str, matrices: str, sizes: Sizes, device: str, moves: bool, table: Table
+        self, name: str, matrices: str, sizes: Sizes, where: Where, moves: bool, table: Table
     ) -> None:
         self.sizes = sizes
         limits = limits_of(sizes)
         context = max(sizes.context, geometry(name)["max_position_embeddings"])
         model = random_model(name, matrices, max_position_embeddings=context)
-        page = _native.needs(model, limits, _native.DeviceOptions(device)).kv_page_bytes
+        page = _native.needs(model, limits, _native.DeviceOptions(where.device)).kv_page_bytes
         image = (sizes.moved // 64 + 2) * page
         tiers = _native.TierOptions(ram_bytes=image + image // 4 + (256 << 20)) if moves else None
         began = time.perf_counter()
-        self.model = Loaded(model, limits, device=device, tiers=tiers, table=table)
+        self.model = Loaded(
+            model, limits, device=where.device, tiers=tiers, table=table, kernels=where.kernels
+        )
         self.load_s = time.perf_counter() - began
         self.weight_bytes = bytes_read(name, matrices)
         self.kv_token_bytes = self.model.page_bytes / 64
@@ -244,7 +255,7 @@ class _Rounds(NoMetrics):
 
 
 def measure(
-    name: str, matrices: str, wanted: Collection[str], sizes: Sizes, device: str
+    name: str, matrices: str, wanted: Collection[str], sizes: Sizes, where: Where
 ) -> dict[str, Any]:
     """The wanted rows, and what the first of them were loaded with. Each place of the embedding
     table is a load of its own, made when the one before it is gone."""
@@ -252,18 +263,17 @@ def measure(
     for row in wanted:
         by_table.setdefault(ROWS[row].table, []).append(row)
     loads = [
-        _measure_load(name, matrices, rows, sizes, device, table)
-        for table, rows in by_table.items()
+        _measure_load(name, matrices, rows, sizes, where, table) for table, rows in by_table.items()
     ]
     rows = {row: values for load in loads for row, values in load["rows"].items()}
     return loads[0] | {"rows": rows}
 
 
 def _measure_load(
-    name: str, matrices: str, wanted: Collection[str], sizes: Sizes, device: str, table: Table
+    name: str, matrices: str, wanted: Collection[str], sizes: Sizes, where: Where, table: Table
 ) -> dict[str, Any]:
     moving = {"move-out", "move-in"} & set(wanted)
-    suite = Suite(name, matrices, sizes, device, bool(moving), table)
+    suite = Suite(name, matrices, sizes, where, bool(moving), table)
     one: dict[str, Callable[[], dict[str, Any]]] = {
         "decode-1": lambda: suite.decode(1, 64),
         "decode-8": lambda: suite.decode(sizes.lanes, 64),
@@ -298,10 +308,12 @@ def main() -> int:
     parser.add_argument("format", choices=FORMATS)
     parser.add_argument("--row", action="append", choices=[*ROWS], help="these rows only")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--kernels", default="own", choices=["own", "portable"])
     parser.add_argument("--small", action="store_true", help="a small run, which says nothing")
     args = parser.parse_args()
     sizes = SMALL if args.small else FULL
-    found = measure(args.geometry, args.format, args.row or [*ROWS], sizes, args.device)
+    where = Where(args.device, args.kernels)
+    found = measure(args.geometry, args.format, args.row or [*ROWS], sizes, where)
     print(json.dumps(found))
     return 0
 

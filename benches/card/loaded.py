@@ -23,6 +23,7 @@ class Loaded:
         device: str = "cuda",
         tiers: _native.TierOptions | None = None,
         table: str = "device",
+        kernels: str = "own",
     ) -> None:
         threads = physical_cores() if device == "cpu" else 1
         options = device_options(
@@ -31,6 +32,7 @@ class Loaded:
             kv_format=kv_format,
             activations=activations,
             embedding=table,
+            kernels=kernels,
         )
         needs = _native.needs(model, limits, options)
         lines = dict(needs.lines) | dict(options.measured(model))

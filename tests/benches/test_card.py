@@ -30,6 +30,7 @@ TINY: dict[str, Any] = {
     "vocab_size": 1000,
     "max_position_embeddings": 1024,
 }
+CPU = engine.Where("cpu")
 ENGINE_ROWS = [name for name, row in ROWS.items() if row.part == "engine"]
 
 
@@ -41,7 +42,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["tiny-qwen3-8b", "tiny-llama-8b"])
 def test_every_row_of_a_small_model_is_measured(name: str) -> None:
-    found = engine.measure(name, "q8_0", ENGINE_ROWS, SMALL, "cpu")
+    found = engine.measure(name, "q8_0", ENGINE_ROWS, SMALL, CPU)
     assert list(found["rows"])
     assert set(found["rows"]) == set(ENGINE_ROWS)
     for row, values in found["rows"].items():
@@ -201,7 +202,7 @@ def test_rows_are_measured_where_they_say_the_embedding_table_lies(
 
     monkeypatch.setattr(engine, "Loaded", loaded)
     wanted = ["prefill-host", "decode-1-host", "prefill"]
-    found = engine.measure("tiny-qwen3-8b", "q8_0", wanted, SMALL, "cpu")
+    found = engine.measure("tiny-qwen3-8b", "q8_0", wanted, SMALL, CPU)
     assert asked == ["host", "device"]
     assert set(found["rows"]) == set(wanted)
 

@@ -31,6 +31,9 @@ pub(crate) fn format_of(dtype: DType) -> Option<usize> {
 /// Widths of heads that attention is compiled for; others take the next one.
 const WIDTHS: [u32; 5] = [16, 32, 64, 128, 256];
 
+/// Those that one generation has kernels of its own for: `BY_GROUPS` of `attend_hopper.cuh`.
+const OWN_WIDTHS: [u32; 2] = [64, 128];
+
 /// The width that attention over heads of `head_dim` values is compiled for.
 ///
 /// Errors: a width that no kernel has.
@@ -116,7 +119,9 @@ impl Unit {
     /// Attention on tensor cores, for a width of [`width_of`].
     pub(crate) fn attend(width: u32, target: Target) -> Unit {
         let mut defines = vec![format!("WIDTH={width}")];
-        defines.extend(target.portable());
+        if OWN_WIDTHS.contains(&width) {
+            defines.extend(target.portable());
+        }
         Unit { file: "attend", defines }
     }
 
@@ -331,6 +336,6 @@ mod tests {
             }
         }
         let own = units((9, 0)).len();
-        assert_eq!(units((8, 0)).len() + 5 + 6 + 6, own, "portable ones, and fast ones");
+        assert_eq!(units((8, 0)).len() + 2 + 6 + 6, own, "portable ones, and fast ones");
     }
 }

@@ -230,8 +230,14 @@ impl Finder<'_> {
         let [threads, shared_bytes] = module.words(&shape)?;
         allow_shared(self.context, f, shared_bytes)?;
         let at_a_time = self.context.ctas_at_a_time(f, threads, shared_bytes)?;
+        if at_a_time == 0 {
+            return Err(DeviceError::ShapeUnsupported {
+                what: "shared memory of products",
+                found: u64::from(shared_bytes),
+                expected: "what a processor of the card has",
+            });
+        }
         let ctas = self.card.processors * at_a_time;
-        assert!(ctas > 0, "{name} fits a processor of every card that is opened");
         Ok(FewKernel { f, threads, shared_bytes, ctas })
     }
 

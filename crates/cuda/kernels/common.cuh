@@ -89,17 +89,10 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 
-#ifdef HOPPER
-
 // Barriers in shared memory: of `count` arrivals.
 __device__ __forceinline__ void barrier_init(u64* barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(count) : "memory");
-}
-
-// Lets every thread, once it has met this one, see barriers that this one has set up.
-__device__ __forceinline__ void barriers_ready() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 __device__ __forceinline__ void barrier_arrive(u64* barrier) {
@@ -107,14 +100,31 @@ __device__ __forceinline__ void barrier_arrive(u64* barrier) {
                  : "memory");
 }
 
+// Arrives once what this thread has begun to copy (`cp.async`) is there.
+__device__ __forceinline__ void barrier_arrive_copied(u64* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                 ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Waits until the barrier has left phase `phase`.
 __device__ __forceinline__ void barrier_wait(u64* barrier, u32 phase) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again:\n"
+#if __CUDA_ARCH__ >= 900
                  "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#else
+                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#endif
                  "@!done bra again;\n"
                  "}" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
+}
+
+#ifdef HOPPER
+
+// Lets every thread, once it has met this one, see barriers that this one has set up.
+__device__ __forceinline__ void barriers_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
 // What this thread wrote to shared memory is there for wgmma and for bulk copies, once threads have

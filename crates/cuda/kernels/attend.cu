@@ -10,6 +10,8 @@
 
 #ifdef HOPPER
 #include "attend_hopper.cuh"
+#else
+#include "attend_pair.cuh"
 #endif
 
 // CTAs of each route that share a processor.

@@ -18,13 +18,14 @@ const FILES: [(&str, &str); 5] = [
 ];
 
 /// What they include: names and texts.
-const HEADERS: [(&str, &str); 11] = [
+const HEADERS: [(&str, &str); 12] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("prepare.cuh", include_str!("../kernels/prepare.cuh")),
     ("attention.cuh", include_str!("../kernels/attention.cuh")),
     ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
     ("attend.cuh", include_str!("../kernels/attend.cuh")),
     ("attend_split.cuh", include_str!("../kernels/attend_split.cuh")),
+    ("attend_pair.cuh", include_str!("../kernels/attend_pair.cuh")),
     ("attend_tiles.cuh", include_str!("../kernels/attend_tiles.cuh")),
     ("attend_hopper.cuh", include_str!("../kernels/attend_hopper.cuh")),
     ("weights.cuh", include_str!("../kernels/weights.cuh")),

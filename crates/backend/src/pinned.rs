@@ -6,7 +6,7 @@ use ignis_types::{Bytes, Limits, Overflow};
 use crate::layout::{DeviceLayout, SAMPLE_ROW_BYTES};
 use crate::stored::{DRAW_BYTES, StoredLayout, StoredScratch};
 
-/// Pieces of a round's inputs: the host writes one while the card may still read the other.
+/// Pieces of a round's inputs: of rounds that decode, and of others.
 const PIECES: u64 = 2;
 
 impl StoredLayout {

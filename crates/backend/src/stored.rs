@@ -265,8 +265,8 @@ impl DeviceLayout for StoredLayout {
         let steps = FusedProgram::new(program, self.activations).steps;
         let recorded = |width| -> Result<Bytes, Overflow> {
             let of_steps = steps.iter().map(|step| self.decode_launches(program, step, width));
-            // Rotary angles take one more.
-            let launches = of_steps.sum::<u64>() + 1 + SAMPLE_LAUNCHES;
+            // Inputs and rotary angles take one each.
+            let launches = of_steps.sum::<u64>() + 2 + SAMPLE_LAUNCHES;
             Bytes(LAUNCH_BYTES).times(launches)?.plus(Bytes(GRAPH_BYTES))
         };
         let widths = 1..=limits.lanes_max.min(GRAPH_LANES_MAX);

@@ -15,7 +15,7 @@
 #endif
 
 // CTAs of each route that share a processor.
-#define SPLITS (WIDTH > 128 ? 2 : 4)
+#define SPLITS (WIDTH > 128 ? 2 : Split<WIDTH>::RING == 4 ? 3 : 4)
 #define TILES (WIDTH > 32 ? 1 : 2)
 
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS, SPLITS)

@@ -62,15 +62,18 @@ struct Tile {
     template <int THREADS>
     static __device__ __forceinline__ void copy(u32 to, const u16* from, u32 head_dim, u32 held,
                                                 u32 left_out = PAGE) {
+        // A thread has one piece of each STEP-th row.
+        constexpr u32 STEP = THREADS / PIECES;
+        static_assert(STEP * PIECES == THREADS, "whole rows");
+        const u32 first = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+        const bool real = piece * 8 < head_dim;
+        const u16* own = from + (real ? first * head_dim + piece * 8 : 0);
 #pragma unroll
-        for (int i = 0; i < (PAGE * PIECES + THREADS - 1) / THREADS; i++) {
-            const u32 at = i * THREADS + threadIdx.x;
-            if (PAGE * PIECES % THREADS != 0 && at >= PAGE * PIECES) break;
-            const u32 row = at / PIECES, piece = at % PIECES;
-            const bool real = row < held && piece * 8 < head_dim;
-            if (row == left_out) continue;
-            copy_async(to + piece_at(row, piece),
-                       real ? from + row * head_dim + piece * 8 : from, real ? 16 : 0);
+        for (u32 at = 0; at < PAGE; at += STEP) {
+            const u32 row = first + at;
+            if ((PAGE % STEP != 0 && row >= PAGE) || row == left_out) continue;
+            copy_async(to + piece_at(row, piece), own + at * head_dim,
+                       real && row < held ? 16 : 0);
         }
     }
 

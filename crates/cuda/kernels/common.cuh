@@ -152,7 +152,7 @@ __device__ __forceinline__ void wgmma_wait() {
 // Where the launch lets kernels overlap (9.0 on): the next kernel of the stream may begin, and what
 // the ones before wrote may be read. Every thread of every kernel calls `depend_go`, and
 // `depend_wait` before it touches anything but weights, the round's inputs, and pages of earlier
-// rounds: a copy or an event lies between those and the round. A thread may end without waiting,
+// rounds: the first launch of a round does not overlap. A thread may end without waiting,
 // but some of each launch wait. So to wait for the launch before is to wait for all before it: that
 // one ended after what it waited for.
 __device__ __forceinline__ void depend_go() {

@@ -3,6 +3,56 @@
 #include "common.cuh"
 #include "prepare.cuh"
 
+// As `abi.rs` declares it. What a recorded round reads, in pinned memory of the host and on the
+// card: of each, words from the start of a piece, where the tokens are.
+struct Inputs {
+    const u32* from;
+    u32* to;
+    u32 positions, lanes, logit_rows, tiles, tables;
+    u32 stride;         // of the block tables
+    const u32* draws;   // [rows, DRAW_WORDS]
+    u32* draws_to;
+};
+
+#define DRAW_WORDS 16
+#define FETCH_CTA 128
+
+__device__ __forceinline__ u32 load_host(const u32* from) {
+    u32 word;
+    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+
+// Fetches the inputs of a decode round, whose rows are lanes that draw. Grid: rows, each with the
+// pages that it sees, and one more CTA with the rest.
+extern "C" __global__ void __launch_bounds__(FETCH_CTA) fetch_inputs(Inputs in) {
+    depend_go();
+    depend_wait();
+    const u32 rows = gridDim.x - 1, row = blockIdx.x;
+    if (row < rows) {
+        const u32 lane = load_host(in.from + in.lanes + row);
+        const u32 pages = load_host(in.from + in.positions + row) / 64 + 1;
+        const u32 table = in.tables + lane * in.stride;
+#pragma unroll 4
+        for (u32 i = threadIdx.x; i < pages; i += FETCH_CTA) {
+            in.to[table + i] = load_host(in.from + table + i);
+        }
+        return;
+    }
+    const u32 arrays[6] = {0, in.positions, in.lanes, in.logit_rows, in.tiles, in.tiles + rows};
+    for (u32 i = threadIdx.x; i < rows; i += FETCH_CTA) {
+        u32 words[6];
+#pragma unroll
+        for (int a = 0; a < 6; a++) words[a] = load_host(in.from + arrays[a] + i);
+#pragma unroll
+        for (int a = 0; a < 6; a++) in.to[arrays[a] + i] = words[a];
+    }
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < rows * DRAW_WORDS; i += FETCH_CTA) {
+        in.draws_to[i] = load_host(in.draws + i);
+    }
+}
+
 // One stored value of a weight, as f32: see `load_block` of `weights.cuh` for where it lies.
 template <int F>
 __device__ __forceinline__ float weight_value(const Weight& w, u32 row, u32 col) {
@@ -51,14 +101,23 @@ __device__ __forceinline__ float weight_value(const Weight& w, u32 row, u32 col)
     return __fmul_rn(__fmul_rn(d, (float)scale), (float)((int)(code | (top & 3) << 4) - 32));
 }
 
-// Grid: rows. y [rows, cols].
+// Grid: rows, 1,024 columns a CTA. y [rows, cols].
 template <int F>
 __device__ void embed(const Weight& table, const u32* tokens, float* y) {
+    constexpr u32 EACH = 1024 / 256;
     depend_go();
     depend_wait();
-    const u32 row = blockIdx.x, token = tokens[row];
-    for (u32 col = threadIdx.x; col < table.cols; col += blockDim.x) {
-        y[(u64)row * table.cols + col] = weight_value<F>(table, token, col);
+    const u32 row = blockIdx.x, token = tokens[row], first = blockIdx.y * 1024 + threadIdx.x;
+    float values[EACH]; // all on their way before one is stored
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        const u32 col = first + i * 256;
+        values[i] = col < table.cols ? weight_value<F>(table, token, col) : 0.0f;
+    }
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        const u32 col = first + i * 256;
+        if (col < table.cols) y[(u64)row * table.cols + col] = values[i];
     }
 }
 

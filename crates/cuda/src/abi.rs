@@ -132,6 +132,23 @@ pub(crate) struct Queries {
     pub(crate) partials: u64,
 }
 
+/// `struct Inputs` of `rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inputs {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// Words from the start, like the next four.
+    pub(crate) positions: u32,
+    pub(crate) lanes: u32,
+    pub(crate) logit_rows: u32,
+    pub(crate) tiles: u32,
+    pub(crate) tables: u32,
+    pub(crate) stride: u32,
+    pub(crate) draws: u64,
+    pub(crate) draws_to: u64,
+}
+
 /// `struct Samples` of `sample.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +160,7 @@ pub(crate) struct Samples {
     pub(crate) adjusted: u64,
     pub(crate) keys: u64,
     pub(crate) states: u64,
+    /// In pinned memory of the host.
     pub(crate) rows: u64,
     pub(crate) bias_max: u32,
     pub(crate) vocab: u32,
@@ -164,5 +182,7 @@ const _: () = {
     assert!(size_of::<PoolView>() == 48 && offset_of!(PoolView, stride) == 32);
     assert!(size_of::<Queries>() == 88 && offset_of!(Queries, heads) == 40);
     assert!(offset_of!(Queries, to) == 48 && offset_of!(Queries, arrived) == 72);
+    assert!(size_of::<Inputs>() == 56 && offset_of!(Inputs, positions) == 16);
+    assert!(offset_of!(Inputs, draws) == 40);
     assert!(size_of::<Samples>() == 72 && offset_of!(Samples, bias_max) == 64);
 };

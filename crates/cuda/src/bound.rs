@@ -35,19 +35,38 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Sends a round's inputs.
-    pub(crate) fn send(
+    /// Writes a round's inputs.
+    fn write(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
+        assert!(self.started.is_none(), "a round was started and not collected");
+        self.counts = self.inputs.write(round)?;
+        Ok(())
+    }
+
+    /// Runs a round, step by step.
+    pub(crate) fn run(
         &mut self,
         run: Launcher<'_>,
         memory: &Memory,
         round: &Round<'_>,
     ) -> Result<(), DeviceError> {
-        assert!(self.started.is_none(), "a round was started and not collected");
-        self.counts = self.inputs.send(run.context, memory, round)?;
-        Ok(())
+        self.write(round)?;
+        self.inputs.send(run.context, memory)?;
+        self.walk(run, true)
     }
 
-    pub(crate) fn walk(&self, run: Launcher<'_>, body: bool) -> Result<(), DeviceError> {
+    /// Runs the head of the last round for other rows.
+    pub(crate) fn run_head(
+        &mut self,
+        run: Launcher<'_>,
+        memory: &Memory,
+        round: &Round<'_>,
+    ) -> Result<(), DeviceError> {
+        self.inputs.write_logit_rows(round, &mut self.counts)?;
+        self.inputs.send(run.context, memory)?;
+        self.walk(run, false)
+    }
+
+    fn walk(&self, run: Launcher<'_>, body: bool) -> Result<(), DeviceError> {
         let head = self.counts.logit_rows > 0;
         walk(run, &self.fixed, &self.compiled, &self.counts, (body, head))
     }
@@ -61,21 +80,22 @@ impl Bound {
         lanes: &[LaneSampling<'_>],
     ) -> Result<(), DeviceError> {
         self.check_lanes(lanes);
-        self.send(run, memory, round)?;
+        self.write(round)?;
         let draws = lanes.len();
-        if draws > 0 {
-            self.sampler.send(run.context, memory, lanes)?;
-        }
         if let Some(graph) = self.graphs.of(&self.counts, draws) {
+            self.sampler.write_recorded(run.context, memory, lanes)?;
             run.context.launch_graph(graph)?;
+            self.inputs.mark_read(run.context)?;
         } else {
+            self.inputs.send(run.context, memory)?;
             self.walk(run, true)?;
             if draws > 0 {
+                self.sampler.send(run.context, memory, lanes)?;
                 self.sampler.launch(run, draws as u32)?;
             }
         }
         if draws > 0 {
-            self.sampler.fetch(run.context, memory, draws)?;
+            self.sampler.mark_drawn(run.context)?;
         }
         self.started = Some(draws);
         Ok(())
@@ -104,7 +124,7 @@ impl Bound {
         }
         self.sampler.send(run.context, memory, lanes)?;
         self.sampler.launch(run, lanes.len() as u32)?;
-        self.sampler.fetch(run.context, memory, lanes.len())?;
+        self.sampler.mark_drawn(run.context)?;
         self.sampler.collect(out)
     }
 
@@ -146,14 +166,16 @@ impl Bound {
             logit_bias: &[],
         };
         let draws: Vec<LaneSampling<'_>> = (0..lanes).map(draw).collect();
-        self.inputs.send(context, memory, &round)?;
-        self.sampler.send(context, memory, &draws)?;
+        self.inputs.write(&round)?;
+        self.sampler.write_recorded(context, memory, &draws)?;
         let (sampler, fixed, compiled) = (&self.sampler, &self.fixed, &self.compiled);
+        let fetched = self.inputs.fetched(memory, sampler.draws());
         self.graphs = Graphs::record(
             context,
             &limits,
             bytes_max,
             |counts| {
+                run.fetch_inputs(&fetched, counts.rows)?;
                 walk(run, fixed, compiled, counts, (true, true))?;
                 sampler.launch(run, counts.rows)
             },

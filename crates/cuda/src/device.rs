@@ -73,7 +73,7 @@ impl CudaDevice {
         let (kernels, products) = (&self.kernels, self.layout.products);
         let memory = self.memory.as_ref().expect("memory is reserved before it is used");
         let bound = self.bound.as_mut().expect("the device is bound before it runs");
-        Ok((Launcher { context, kernels, products }, memory, bound))
+        Ok((Launcher { context, kernels, products, overlaps: true }, memory, bound))
     }
 
     /// Where launches find what is no step's own.
@@ -223,14 +223,12 @@ impl Device for CudaDevice {
 
     fn run(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
         let (run, memory, bound) = self.parts()?;
-        bound.send(run, memory, round)?;
-        bound.walk(run, true)
+        bound.run(run, memory, round)
     }
 
     fn run_head(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
         let (run, memory, bound) = self.parts()?;
-        bound.inputs.send_logit_rows(run.context, memory, round, &mut bound.counts)?;
-        bound.walk(run, false)
+        bound.run_head(run, memory, round)
     }
 
     fn sample(

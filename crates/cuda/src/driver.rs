@@ -147,7 +147,8 @@ impl Context {
         Ok(count as u32)
     }
 
-    /// Starts a kernel on the stream.
+    /// Starts a kernel on the stream; where it `overlaps` and the card can, it may begin while the
+    /// one ahead still runs.
     ///
     /// # Safety
     /// `args` point to values of the kernel's parameter types, in order; the device memory that
@@ -156,6 +157,7 @@ impl Context {
         &self,
         f: Function,
         shape: Shape,
+        overlaps: bool,
         args: &mut [*mut c_void],
     ) -> Result<(), DeviceError> {
         let (x, y, z) = shape.grid;
@@ -174,7 +176,7 @@ impl Context {
             sharedMemBytes: shape.shared_bytes,
             hStream: self.stream,
             attrs: &mut overlap,
-            numAttrs: u32::from(self.overlap),
+            numAttrs: u32::from(self.overlap && overlaps),
         };
         // SAFETY: the caller's contract; the driver copies arguments and attributes before it
         // returns.

@@ -87,6 +87,7 @@ pub(crate) struct AttentionKernels {
 /// Every kernel of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernels {
+    pub(crate) fetch_inputs: Function,
     /// By format; `None` where the model has no matrix in it.
     pub(crate) linear: [Option<LinearKernels>; FORMATS.len()],
     /// By format.
@@ -165,6 +166,7 @@ impl Kernels {
             linear[format] = Some(finder.linear(format)?);
         }
         Ok(Kernels {
+            fetch_inputs: find(rows, "fetch_inputs")?,
             linear,
             embed: each(FORMATS, |(_, name)| find(rows, &format!("embed_{name}")))?,
             encode: find(rows, "encode")?,

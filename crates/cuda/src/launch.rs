@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ignis_backend::{DeviceError, SAMPLE_PART_IDS, StoredProducts};
 
-use crate::abi::{Encoded, Norm, PoolView, Prepare, Product, Queries, Samples, Weight};
+use crate::abi::{Encoded, Inputs, Norm, PoolView, Prepare, Product, Queries, Samples, Weight};
 use crate::driver::{Context, Function, Shape};
 use crate::kernels::{Kernels, TileKernel};
 use crate::products::product_launch;
@@ -39,6 +39,8 @@ pub(crate) struct Launcher<'a> {
     pub(crate) context: &'a Context,
     pub(crate) kernels: &'a Kernels,
     pub(crate) products: StoredProducts,
+    /// Whether a kernel may begin while the one ahead still runs.
+    pub(crate) overlaps: bool,
 }
 
 impl Launcher<'_> {
@@ -46,7 +48,13 @@ impl Launcher<'_> {
         // SAFETY: each function below passes the parameters of its kernel; the steps of a program
         // hold addresses inside the sealed reservation, checked against its shapes at bind, and the
         // reservation is dropped only after the stream is idle.
-        unsafe { self.context.launch(f, shape, args) }
+        unsafe { self.context.launch(f, shape, self.overlaps, args) }
+    }
+
+    /// What a decode round of `rows` rows reads, from the host.
+    pub(crate) fn fetch_inputs(&self, inputs: &Inputs, rows: u32) -> Result<(), DeviceError> {
+        let inputs = *inputs;
+        self.go(self.kernels.fetch_inputs, line(rows + 1, 128), args![inputs])
     }
 
     /// y [rows, cols] from rows of the table.
@@ -58,7 +66,9 @@ impl Launcher<'_> {
         y: u64,
         rows: u32,
     ) -> Result<(), DeviceError> {
-        self.go(self.kernels.embed[format], line(rows, 256), args![table, tokens, y])
+        let grid = (rows, table.cols.div_ceil(1024), 1);
+        let shape = Shape { grid, threads: 256, shared_bytes: 0 };
+        self.go(self.kernels.embed[format], shape, args![table, tokens, y])
     }
 
     /// x [to.rows, width], encoded.

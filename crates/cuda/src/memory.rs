@@ -168,11 +168,12 @@ impl Drop for Memory {
     }
 }
 
-/// Page-locked host memory that the card copies from and to, zeroed.
+/// Page-locked host memory that the card copies from, and reads and writes itself; zeroed.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     base: NonNull<u8>,
     len: usize,
+    device: u64,
 }
 
 // SAFETY: plain memory; who may touch it when is the owner's business.
@@ -184,16 +185,25 @@ impl Pinned {
         let mut base: *mut c_void = null_mut();
         let len = len.max(1);
         // SAFETY: writes one address.
-        let result = unsafe { sys::cuMemHostAlloc(&mut base, len, 0) };
+        let result = unsafe { sys::cuMemHostAlloc(&mut base, len, sys::CU_MEMHOSTALLOC_DEVICEMAP) };
         check("cuMemHostAlloc", result).map_err(|error| DeviceError::Reserve {
             bytes: Bytes(len as u64),
             space: "pinned memory",
             reason: error.to_string(),
         })?;
+        let mut device = 0;
+        // SAFETY: the block is pinned and mapped; writes one address.
+        let result = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, base, 0) };
         let base = NonNull::new(base.cast::<u8>()).expect("the driver gave an address");
         // SAFETY: the block has `len` bytes.
         unsafe { base.write_bytes(0, len) };
-        Ok(Pinned { base, len })
+        let pinned = Pinned { base, len, device };
+        check("cuMemHostGetDevicePointer", result).map(|()| pinned)
+    }
+
+    /// As the card addresses it.
+    pub(crate) fn device_address(&self) -> u64 {
+        self.device
     }
 
     /// All of it.
@@ -225,25 +235,6 @@ impl Pinned {
             sys::cuMemcpyHtoDAsync_v2(to, self.base.as_ptr().cast(), len, context.stream)
         };
         check("cuMemcpyHtoDAsync", result)
-    }
-
-    /// Starts copying `len` bytes from `at` here. They are there once an [`Event`] behind it says.
-    ///
-    /// [`Event`]: crate::driver::Event
-    pub(crate) fn fetch(
-        &mut self,
-        context: &Context,
-        memory: &Memory,
-        at: u64,
-        len: usize,
-    ) -> Result<(), DeviceError> {
-        assert!(len <= self.len, "{len} bytes of {} to fetch", self.len);
-        let from = memory.address(at, len as u64);
-        // SAFETY: as in `send`.
-        let result = unsafe {
-            sys::cuMemcpyDtoHAsync_v2(self.base.as_ptr().cast(), from, len, context.stream)
-        };
-        check("cuMemcpyDtoHAsync", result)
     }
 }
 

@@ -231,7 +231,12 @@ fn force_copies(context: &Context) -> Result<(), DeviceError> {
 
 /// The same for a first launch, of a kernel that touches nothing.
 fn force(context: &Context, kernels: &Kernels) -> Result<(), DeviceError> {
-    let launcher = crate::launch::Launcher { context, kernels, products: StoredProducts::Same };
+    let launcher = crate::launch::Launcher {
+        context,
+        kernels,
+        products: StoredProducts::Same,
+        overlaps: true,
+    };
     launcher.add_rows(0, 0, 0)?;
     context.wait()
 }

@@ -1,11 +1,13 @@
 //! A round's inputs, written where the card can fetch them, in one piece.
 //!
-//! Two pieces take turns: the host writes one while the card may still read the other.
+//! Rounds that decode have a piece and all others have one. A recorded round reads its piece itself;
+//! to others it is copied.
 
 use ignis_backend::{DeviceError, StoredScratch, runs};
 use ignis_ops::Round;
 use ignis_types::{Limits, PAGE_TOKENS};
 
+use crate::abi::Inputs;
 use crate::driver::{Context, Event};
 use crate::memory::{Memory, Pinned};
 
@@ -35,8 +37,10 @@ struct Map {
 /// The two pieces and what they are sent to.
 #[derive(Debug)]
 pub(crate) struct RoundInputs {
+    /// Of rounds that decode, and of others; each with a mark behind what reads it.
     pieces: [(Pinned, Event); 2],
-    turn: usize,
+    /// The piece that was written last.
+    last: usize,
     map: Map,
     /// Start on the device.
     at: u64,
@@ -67,7 +71,7 @@ impl RoundInputs {
         let piece = || Ok((Pinned::new(4 * map.words)?, Event::new()?));
         Ok(RoundInputs {
             pieces: [piece()?, piece()?],
-            turn: 0,
+            last: 0,
             map,
             at: scratch_at + scratch.tokens,
             tile_rows: (tile_queries / group).max(1),
@@ -81,20 +85,15 @@ impl RoundInputs {
         self.pieces.iter().map(|(piece, _)| piece.bytes().len() as u64).sum()
     }
 
-    /// Checks a round against the limits, writes it and starts sending it.
+    /// Checks a round against the limits and writes it.
     ///
     /// The invariants of `Round` are the caller's: what breaks them is a bug, and asserts before
     /// any kernel trusts an index.
-    pub(crate) fn send(
-        &mut self,
-        context: &Context,
-        memory: &Memory,
-        round: &Round<'_>,
-    ) -> Result<Counts, DeviceError> {
-        self.turn = 1 - self.turn;
+    pub(crate) fn write(&mut self, round: &Round<'_>) -> Result<Counts, DeviceError> {
+        self.last = usize::from(round.segments.iter().any(|segment| segment.rows > 1));
         let Map { positions, lanes, logit_rows, tiles, tables, words: count } = self.map;
-        let (piece, event) = &mut self.pieces[self.turn];
-        event.wait()?;
+        let (piece, read) = &mut self.pieces[self.last];
+        read.wait()?;
         let words = words_of(piece, count);
         assert!(round.tokens.len() <= self.limits.round_rows_max() as usize, "round too wide");
         let stride = self.limits.sequence_pages_max() as usize;
@@ -141,26 +140,52 @@ impl RoundInputs {
             }
         }
         counts.logit_rows = put_logit_rows(words, logit_rows, round, &self.limits, counts.rows);
-        piece.send(context, memory, self.at, 4 * count)?;
-        event.record(context)?;
         Ok(counts)
     }
 
-    /// Sends other rows of logits of the round that was sent last.
-    pub(crate) fn send_logit_rows(
+    /// Writes other rows of logits of the round that was written last.
+    pub(crate) fn write_logit_rows(
         &mut self,
-        context: &Context,
-        memory: &Memory,
         round: &Round<'_>,
         counts: &mut Counts,
     ) -> Result<(), DeviceError> {
         let Map { logit_rows, words: count, .. } = self.map;
-        let (piece, event) = &mut self.pieces[self.turn];
-        event.wait()?;
+        let (piece, read) = &mut self.pieces[self.last];
+        read.wait()?;
         let words = words_of(piece, count);
         counts.logit_rows = put_logit_rows(words, logit_rows, round, &self.limits, counts.rows);
-        piece.send(context, memory, self.at, 4 * count)?;
-        event.record(context)
+        Ok(())
+    }
+
+    /// Starts copying what was written last.
+    pub(crate) fn send(&self, context: &Context, memory: &Memory) -> Result<(), DeviceError> {
+        let (piece, _) = &self.pieces[self.last];
+        piece.send(context, memory, self.at, 4 * self.map.words)?;
+        self.mark_read(context)
+    }
+
+    /// Everything that reads what was written last is on the stream.
+    pub(crate) fn mark_read(&self, context: &Context) -> Result<(), DeviceError> {
+        self.pieces[self.last].1.record(context)
+    }
+
+    /// How a recorded round reads its piece, and the draws: from the host and to the card.
+    pub(crate) fn fetched(&self, memory: &Memory, (draws, draws_to): (u64, u64)) -> Inputs {
+        let Map { positions, lanes, logit_rows, tiles, tables, words } = self.map;
+        let [positions, lanes, logit_rows, tiles, tables] =
+            [positions, lanes, logit_rows, tiles, tables].map(|at| at as u32);
+        Inputs {
+            from: self.pieces[0].0.device_address(),
+            to: memory.address(self.at, 4 * words as u64),
+            positions,
+            lanes,
+            logit_rows,
+            tiles,
+            tables,
+            stride: self.limits.sequence_pages_max(),
+            draws,
+            draws_to,
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Sampling of a round's lanes: parameters to the card, a chain of launches, one copy back.
+//! Sampling of a round's lanes: parameters to the card, a chain of launches, whose results are
+//! written where the host reads them.
 
 use ignis_backend::{
     Addresses, DRAW_BYTES, DeviceError, LaneSampling, SAMPLE_ROW_BYTES, sample_state_bytes,
@@ -16,18 +17,16 @@ const BIASES: usize = 8 * LOGIT_BIAS_MAX;
 const ROW: usize = SAMPLE_ROW_BYTES as usize;
 
 /// The sampling region, from its start: draws [lanes], biases [lanes, LOGIT_BIAS_MAX], what the
-/// launches leave each other [lanes], keys [lanes, vocab] u64, adjusted logits [lanes, vocab] f32,
-/// results [lanes].
+/// launches leave each other [lanes], keys [lanes, vocab] u64, adjusted logits [lanes, vocab] f32.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     at: u64,
     args: Samples,
     keys_at: u64,
-    results_at: u64,
     /// Draws, then biases.
     inputs: Pinned,
     results: Pinned,
-    fetched: Event,
+    drawn: Event,
     lanes_max: usize,
 }
 
@@ -45,7 +44,9 @@ impl Sampler {
         let states = biases + lanes * BIASES as u64;
         let keys = states + lanes * sample_state_bytes(vocab);
         let adjusted = keys + lanes * 8 * u64::from(vocab);
-        let results_at = (adjusted + lanes * 4 * u64::from(vocab)).next_multiple_of(16);
+        let lanes_max = limits.lanes_max as usize;
+        let inputs = Pinned::new(lanes_max * (DRAW + BIASES))?;
+        let results = Pinned::new(lanes_max * ROW)?;
         let row = |start, bytes| memory.address(start, lanes * bytes);
         let args = Samples {
             draws: row(at, DRAW_BYTES),
@@ -55,15 +56,12 @@ impl Sampler {
             adjusted: row(adjusted, 4 * u64::from(vocab)),
             keys: row(keys, 8 * u64::from(vocab)),
             states: row(states, sample_state_bytes(vocab)),
-            rows: row(results_at, SAMPLE_ROW_BYTES),
+            rows: results.device_address(),
             bias_max: LOGIT_BIAS_MAX as u32,
             vocab,
         };
-        let lanes_max = limits.lanes_max as usize;
-        let inputs = Pinned::new(lanes_max * (DRAW + BIASES))?;
-        let results = Pinned::new(lanes_max * ROW)?;
-        let fetched = Event::new()?;
-        Ok(Sampler { at, args, keys_at: keys, results_at, inputs, results, fetched, lanes_max })
+        let drawn = Event::new()?;
+        Ok(Sampler { at, args, keys_at: keys, inputs, results, drawn, lanes_max })
     }
 
     /// Bytes pinned.
@@ -76,7 +74,7 @@ impl Sampler {
         self.keys_at + u64::from(lane) * 8 * u64::from(self.args.vocab)
     }
 
-    /// Starts sending the draws of `lanes`, of which the last ones were collected.
+    /// Starts copying the draws of `lanes`, of which the last ones were collected.
     pub(crate) fn send(
         &mut self,
         context: &Context,
@@ -88,25 +86,37 @@ impl Sampler {
         self.inputs.send(context, memory, self.at, len)
     }
 
+    /// Writes the draws for a recorded round, which reads them itself, all but biases.
+    pub(crate) fn write_recorded(
+        &mut self,
+        context: &Context,
+        memory: &Memory,
+        lanes: &[LaneSampling<'_>],
+    ) -> Result<(), DeviceError> {
+        if self.write(lanes) {
+            self.inputs.send(context, memory, self.at, self.inputs.bytes().len())?;
+        }
+        Ok(())
+    }
+
+    /// Where draws lie on the host, as the card addresses it, and on the card.
+    pub(crate) fn draws(&self) -> (u64, u64) {
+        (self.inputs.device_address(), self.args.draws)
+    }
+
     /// Draws for `count` lanes.
     pub(crate) fn launch(&self, launcher: Launcher<'_>, count: u32) -> Result<(), DeviceError> {
         launcher.sample(&self.args, count)
     }
 
-    /// Starts fetching the results of `count` lanes.
-    pub(crate) fn fetch(
-        &mut self,
-        context: &Context,
-        memory: &Memory,
-        count: usize,
-    ) -> Result<(), DeviceError> {
-        self.results.fetch(context, memory, self.results_at, count * ROW)?;
-        self.fetched.record(context)
+    /// The draws are on the stream.
+    pub(crate) fn mark_drawn(&self, context: &Context) -> Result<(), DeviceError> {
+        self.drawn.record(context)
     }
 
     /// Waits for the results: the one place where a round does.
     pub(crate) fn collect(&mut self, out: &mut [SampleOut]) -> Result<(), DeviceError> {
-        self.fetched.wait()?;
+        self.drawn.wait()?;
         for (row, out) in self.results.bytes().chunks_exact(ROW).zip(out) {
             *out = result(row);
         }

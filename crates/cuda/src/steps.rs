@@ -25,6 +25,9 @@ pub(crate) struct Fixed {
 }
 
 /// Puts the steps of the body or the head on the stream.
+///
+/// The first of them begins when all before it has ended, and so are all others behind that: they
+/// read the round's inputs without waiting for each other.
 pub(crate) fn walk(
     run: Launcher<'_>,
     fixed: &Fixed,
@@ -35,8 +38,10 @@ pub(crate) fn walk(
     let steps = &compiled.steps;
     let from = if body { 0 } else { compiled.head };
     let to = if head { steps.len() } else { compiled.head };
+    let Some((first, others)) = steps[from..to].split_first() else { return Ok(()) };
+    Walker { run: Launcher { overlaps: false, ..run }, fixed, counts }.step(first)?;
     let walker = Walker { run, fixed, counts };
-    steps[from..to].iter().try_for_each(|step| walker.step(step))
+    others.iter().try_for_each(|step| walker.step(step))
 }
 
 struct Walker<'a> {

@@ -1,7 +1,7 @@
 //! Every byte of the device plan, from a program and limits. Nothing is reserved here.
 
 use ignis_arena::{Layout, Lifetime, Packed, RegionId, pack_by_lifetime};
-use ignis_backend::{Addresses, DeviceLayout, SAMPLE_ROW_BYTES};
+use ignis_backend::{Addresses, DeviceLayout};
 use ignis_ops::{BufferId, Op, Program, Rows};
 use ignis_types::{Bytes, Limits, Overflow, PAGE_TOKENS, PlanLine};
 
@@ -146,7 +146,7 @@ pub fn lay_out(
 
     let logits =
         (program.logits, layout.region(PlanLine::Sampling, "logits", bytes_of(program.logits)?)?);
-    let lane_bytes = device.sampling_lane_bytes(program.vocab)?.plus(Bytes(SAMPLE_ROW_BYTES))?;
+    let lane_bytes = device.sampling_lane_bytes(program.vocab)?;
     let sampling = layout.region(PlanLine::Sampling, "candidates", lane_bytes.times(lanes)?)?;
 
     let graphs = device.graph_bytes(program, limits)?;

@@ -6,7 +6,7 @@ pub(crate) mod naive;
 mod naive_state;
 
 use half::f16;
-use ignis_backend::{Activations, Addresses, Device, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
+use ignis_backend::{Activations, Addresses, Device, DeviceLayout, KvFormat};
 use ignis_cpu::simd::Isa;
 use ignis_cpu::{CpuDevice, CpuOptions};
 use ignis_ops::{
@@ -310,9 +310,7 @@ pub(crate) fn lay_out(
         scratch: (region(scratch), Bytes(scratch)),
         kv_pool: region(kv),
         penalty_counts: region(lanes * 4 * u64::from(program.vocab)),
-        sampling: region(
-            lanes * (layout.sampling_lane_bytes(program.vocab).unwrap().0 + SAMPLE_ROW_BYTES),
-        ),
+        sampling: region(lanes * layout.sampling_lane_bytes(program.vocab).unwrap().0),
     };
     (addresses, Bytes(end))
 }

@@ -19,8 +19,8 @@
 #define TILES (WIDTH > 32 ? 1 : 2)
 
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS, SPLITS)
-NAMED(attend_split, WIDTH)(Queries in, Pool pool, const __grid_constant__ Prepare fresh) {
-    attend_split<WIDTH>(in, pool, fresh);
+NAMED(attend_split, WIDTH)(Queries in, Pool pool, const __grid_constant__ Prepare fresh, Cut cut) {
+    attend_split<WIDTH>(in, pool, fresh, cut);
 }
 
 extern "C" __global__ void __launch_bounds__(Met<WIDTH>::THREADS, TILES)

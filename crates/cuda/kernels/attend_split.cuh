@@ -1,4 +1,4 @@
-// Attention on tensor cores, decode: one run of one row a CTA; the last of a row joins.
+// Attention on tensor cores, decode: some runs of one row a CTA; the last of a row joins.
 
 #define ONES 0x3f803f80u // two bf16
 #define SPLIT_HEADS 16
@@ -35,23 +35,91 @@ struct Split {
     static constexpr u32 SHARED = PAGES > JOIN ? PAGES : JOIN;
 };
 
-// The run of a CTA: pages [from, to) of the pages that a row sees.
-struct Run {
-    u32 row, last; // of the round; the row's position, which is its last key's
+// A launch: so many rows, whose runs about `ctas` CTAs share for each part of the heads: as many as
+// run at a time.
+struct Cut {
+    u32 rows, ctas;
+};
+
+// What a row sees: keys up to position `last`, in runs of `length` pages.
+struct Seen {
+    u32 pages, length, runs;
+
+    __device__ __forceinline__ explicit Seen(u32 last) {
+        pages = last / PAGE + 1;
+        length = run_pages(pages), runs = (pages + length - 1) / length;
+    }
+};
+
+// The runs of a CTA: some of one row, whose pages are [from, to) of those that the row sees. How
+// runs are reduced and joined does not depend on who does them.
+struct Runs {
+    u32 of;                 // which of the launch's rows
+    u32 row, last;          // of the round; the row's position, which is its last key's
+    u32 nth, ctas;          // which of so many CTAs that share the row
+    u32 count;              // of the row
+    u32 pages, length;      // of the row, and of a run
+    u32 first, from, to;    // first run, pages
     const u32* table;
-    u32 pages, from, to, runs;
+
+    __device__ __forceinline__ Runs(const Queries& in, const Pool& pool, const Cut& cut) {
+        if (cut.rows == 1) {
+            of = 0, nth = blockIdx.x, ctas = gridDim.x;
+        } else {
+            seek(in, cut);
+        }
+        if (of == cut.rows) {
+            from = to = pages = 0;
+            return;
+        }
+        last = last_of(in, of, row);
+        table = pool.tables + (u64)in.lanes[row] * pool.stride;
+        const Seen seen(last);
+        pages = seen.pages, length = seen.length, count = seen.runs, ctas = min(ctas, count);
+        first = nth * count / ctas;
+        from = first * length, to = min((nth + 1) * count / ctas * length, pages);
+    }
 
     // Where all rows are cut, as is usual, a row is its own tile: nothing waits for `tiles`.
-    __device__ __forceinline__ Run(const Queries& in, const Pool& pool) {
-        row = in.tiles[2 * blockIdx.x];
-        u32 sequence = in.lanes[blockIdx.x];
-        last = in.positions[blockIdx.x];
-        if (row != blockIdx.x) last = in.positions[row], sequence = in.lanes[row];
-        table = pool.tables + (u64)sequence * pool.stride;
-        pages = last / PAGE + 1;
-        const u32 length = run_pages(pages);
-        from = blockIdx.z * length, to = min(from + length, pages);
-        runs = (pages + length - 1) / length;
+    static __device__ __forceinline__ u32 last_of(const Queries& in, u32 of, u32& row) {
+        row = in.tiles[2 * of];
+        const u32 last = in.positions[of];
+        return row == of ? last : in.positions[row];
+    }
+
+    // Shares CTAs out by the runs of rows, one to each at least; `of` is past the last row where
+    // this CTA is left over.
+    __device__ __forceinline__ void seek(const Queries& in, const Cut& cut) {
+        const u32 lane = threadIdx.x % WARP;
+        auto runs_of = [&](u32 i) {
+            u32 row;
+            return i < cut.rows ? Seen(last_of(in, i, row)).runs : 0;
+        };
+        u32 all = 0;
+#pragma unroll 1
+        for (u32 i = lane; i - lane < cut.rows; i += WARP) all += runs_of(i);
+        all = __reduce_add_sync(ALL_LANES, all);
+        u32 before = 0;
+#pragma unroll 1
+        for (u32 i = lane; i - lane < cut.rows; i += WARP) {
+            const u32 runs = runs_of(i), share = min(max(cut.ctas * runs / all, 1u), runs);
+            u32 end = before + share;
+#pragma unroll
+            for (int step = 1; step < WARP; step *= 2) {
+                const u32 other = __shfl_up_sync(ALL_LANES, end - before, step);
+                if (lane >= step) end += other;
+            }
+            const u32 found = __ballot_sync(ALL_LANES, blockIdx.x < end);
+            if (found) {
+                const u32 at = __ffs(found) - 1;
+                of = i - lane + at;
+                ctas = __shfl_sync(ALL_LANES, share, at);
+                nth = blockIdx.x - (__shfl_sync(ALL_LANES, end, at) - ctas);
+                return;
+            }
+            before = __shfl_sync(ALL_LANES, end, WARP - 1);
+        }
+        of = cut.rows;
     }
 };
 
@@ -67,21 +135,21 @@ struct Heads {
     }
 };
 
-// The pages of a run on their way to a ring: tile 2 i has the keys of page i, tile 2 i + 1 its
+// The pages of a CTA on their way to a ring: tile 2 i has the keys of page i, tile 2 i + 1 its
 // values.
 template <int DIM>
 struct Pages {
     using T = Tile<DIM>;
-    const Run& run;
+    const Runs& runs;
     const Pool& pool;
     const u16* head; // of the pool's first page
     u32 ring;
     u32 ids; // of 32 pages, one a thread
 
-    __device__ __forceinline__ Pages(const Run& run, const Pool& pool, u32 kv_head, u32 ring)
-        : run(run), pool(pool), ring(ring) {
+    __device__ __forceinline__ Pages(const Runs& runs, const Pool& pool, u32 kv_head, u32 ring)
+        : runs(runs), pool(pool), ring(ring) {
         head = (const u16*)pool.keys + (u64)kv_head * PAGE * pool.head_dim;
-        ids = run.table[min(run.from + threadIdx.x % WARP, run.to - 1)];
+        ids = runs.table[min(runs.from + threadIdx.x % WARP, runs.to - 1)];
     }
 
     __device__ __forceinline__ u32 at(u32 tile) const {
@@ -90,15 +158,15 @@ struct Pages {
 
     // Starts to copy a tile, if there is one, but for its row `left_out`.
     __device__ __forceinline__ void copy(u32 tile, u32 left_out = PAGE) {
-        const u32 page = run.from + tile / 2;
-        if (page < run.to) {
+        const u32 page = runs.from + tile / 2;
+        if (page < runs.to) {
             if (tile > 0 && tile % (2 * WARP) == 0) {
-                ids = run.table[min(page + threadIdx.x % WARP, run.to - 1)];
+                ids = runs.table[min(page + threadIdx.x % WARP, runs.to - 1)];
             }
             const u32 id = __shfl_sync(ALL_LANES, ids, tile / 2 % WARP);
             T::template copy<SPLIT_THREADS>(
                 at(tile), head + (u64)id * pool.page_values + tile % 2 * pool.values_at,
-                pool.head_dim, min((u32)PAGE, run.last + 1 - page * PAGE), left_out);
+                pool.head_dim, min((u32)PAGE, runs.last + 1 - page * PAGE), left_out);
         }
         copies_end_group();
     }
@@ -209,7 +277,7 @@ __device__ __forceinline__ void join_runs(const Queries& in, const float* from, 
 struct OwnSlot {
     u16* keys;   // in the pool; null: the row's last page is another CTA's
     u16* values;
-    u32 tile;    // of the run: the page's keys; the next one has its values
+    u32 tile;    // of the CTA: the page's keys; the next one has its values
     u32 row;     // of both
 };
 
@@ -327,9 +395,10 @@ struct Reduced {
         }
     }
 
-    // Puts the results of heads, or where they are one of several runs, leaves them at `partials`.
-    __device__ __forceinline__ void put(const Queries& in, const Run& run, const Heads& heads,
-                                        float* partials, u32 head_dim) {
+    // Puts the results of heads, or where the row has several runs, leaves those of one of them at
+    // `partials`. What is here is used up.
+    __device__ __forceinline__ void put(const Queries& in, const Runs& runs, const Heads& heads,
+                                        u32 run, float* partials, u32 head_dim) {
         const u32 warp = threadIdx.x / WARP, two = threadIdx.x % 4 * 2;
 #pragma unroll 1
         for (int r = 0; r < 2; r++) {
@@ -341,17 +410,17 @@ struct Reduced {
                     const u32 col = first + n * 8 + two;
                     if (col >= head_dim) continue;
                     const float a = values[n][0], b = values[n][1];
-                    if (run.runs == 1) { // as it is joined to nothing
+                    if (runs.count == 1) { // as it is joined to nothing
                         const u32 place = (heads.kv * heads.group + head) * head_dim + col;
-                        put_two(in, run.row, place, in.heads * head_dim,
+                        put_two(in, runs.row, place, in.heads * head_dim,
                                 __fdiv_rn(__fadd_rn(a, 0.0f), sum[0]),
                                 __fdiv_rn(__fadd_rn(b, 0.0f), sum[0]));
                     } else {
-                        *(float2*)(part + blockIdx.z * head_dim + col) = make_float2(a, b);
+                        *(float2*)(part + run * head_dim + col) = make_float2(a, b);
                     }
                 }
-                if (run.runs > 1 && warp == 0 && two == 0) {
-                    float2* pair = (float2*)(part + RUNS_MAX * head_dim) + blockIdx.z;
+                if (runs.count > 1 && warp == 0 && two == 0) {
+                    float2* pair = (float2*)(part + RUNS_MAX * head_dim) + run;
                     *pair = make_float2(top[0], sum[0]);
                 }
             }
@@ -430,12 +499,12 @@ __device__ __forceinline__ void put_weights(uint4* weights, const float (&top)[2
 template <int DIM>
 __device__ __forceinline__ void load_queries(u32 (&q)[DIM / 16][4], const Queries& in,
                                              const Pool& pool, const Prepare& fresh,
-                                             const Run& run, const Heads& heads, u8* tiles) {
+                                             const Runs& runs, const Heads& heads, u8* tiles) {
     using S = Split<DIM>;
     const u32 head_dim = pool.head_dim, head = heads.kv * heads.group + heads.first;
     if (fresh.q == nullptr) {
         const u32 quad = threadIdx.x % WARP / 4;
-        const float* q0 = in.q + ((u64)run.row * in.heads + head + quad) * head_dim;
+        const float* q0 = in.q + ((u64)runs.row * in.heads + head + quad) * head_dim;
 #pragma unroll
         for (int step = 0; step < DIM / 16; step++) {
             query_step(q[step], q0, quad < heads.count, q0 + 8 * head_dim, quad + 8 < heads.count,
@@ -443,13 +512,13 @@ __device__ __forceinline__ void load_queries(u32 (&q)[DIM / 16][4], const Querie
         }
         return;
     }
-    OwnSlot own = {nullptr, nullptr, 2 * (run.pages - 1 - run.from), run.last % PAGE};
-    if (run.to == run.pages) {
-        own.keys = (u16*)fresh.pool + (u64)run.table[run.pages - 1] * pool.page_values
+    OwnSlot own = {nullptr, nullptr, 2 * (runs.pages - 1 - runs.from), runs.last % PAGE};
+    if (runs.to == runs.pages) {
+        own.keys = (u16*)fresh.pool + (u64)runs.table[runs.pages - 1] * pool.page_values
             + fresh.layer_at + ((u64)heads.kv * PAGE + own.row) * head_dim;
         own.values = own.keys + pool.values_at;
     }
-    make_ready<DIM>(fresh, in.scale, tiles, run.row, head, heads.count, heads.kv, own);
+    make_ready<DIM>(fresh, in.scale, tiles, runs.row, head, heads.count, heads.kv, own);
     __syncthreads();
     // Rows that are no head's hold anything: they are never put.
     const u32 ready = shared_address(tiles) + S::QUERIES;
@@ -459,23 +528,23 @@ __device__ __forceinline__ void load_queries(u32 (&q)[DIM / 16][4], const Querie
     }
 }
 
-// Counts a CTA of a run; true for the last one of a row and KV head, in all of its threads.
-__device__ __forceinline__ bool is_last_run(const Queries& in, const Pool& pool, const Run& run,
+// Counts a CTA of runs; true for the last one of a row and KV head, in all of its threads.
+__device__ __forceinline__ bool is_last_run(const Queries& in, const Pool& pool, const Runs& runs,
                                             const Heads& heads) {
     __shared__ u32 is_last;
     __syncthreads();
     if (threadIdx.x == 0) {
-        u32* arrived = in.arrived + blockIdx.x * pool.kv_heads + heads.kv;
-        is_last = count_arrival(arrived) + 1 == run.runs * heads.chunks;
+        u32* arrived = in.arrived + runs.of * pool.kv_heads + heads.kv;
+        is_last = count_arrival(arrived) + 1 == runs.ctas * heads.chunks;
         if (is_last) *arrived = 0;
     }
     __syncthreads();
     return is_last;
 }
 
-// One run of one row and up to 16 heads of one KV head; the last CTA of the row and KV head joins.
-// Grid: rows, kv_heads * ceil(group / 16), runs. Partials of a row and head: values
-// [RUNS_MAX, head_dim], then largest and sum [RUNS_MAX, 2].
+// Runs of one row, for up to 16 heads of one KV head; the last CTA of the row and KV head joins.
+// Grid: CTAs that share the runs of all rows, kv_heads * ceil(group / 16). Partials of a row and
+// head: values [RUNS_MAX, head_dim], then largest and sum [RUNS_MAX, 2].
 //
 // Queries are ready and slots are written, or `fresh` has what makes them so. Then the round has no
 // row but of decode, and the pages of a row, less its own slot, are of rounds before: copies begin
@@ -483,7 +552,7 @@ __device__ __forceinline__ bool is_last_run(const Queries& in, const Pool& pool,
 // shared memory. Copies that begin later find it in the pool.
 template <int DIM>
 __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool,
-                                             const Prepare& fresh) {
+                                             const Prepare& fresh, const Cut& cut) {
     using S = Split<DIM>;
     extern __shared__ __align__(128) u8 tiles[];
     __shared__ float largest_of[SPLIT_WARPS][SPLIT_HEADS]; // of each warp's keys
@@ -491,49 +560,53 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
     depend_go();
     const bool is_fresh = fresh.q != nullptr;
     if (!is_fresh) depend_wait();
-    const Run run(in, pool);
-    if (run.from >= run.pages) return; // without a wait: the first run's CTAs do
+    const Runs runs(in, pool, cut);
+    if (runs.from >= runs.pages) return; // without a wait: those with runs do
     const Heads heads(in, pool);
-    Pages<DIM> pages(run, pool, heads.kv, shared_address(tiles));
+    Pages<DIM> pages(runs, pool, heads.kv, shared_address(tiles));
 #pragma unroll 1
     for (u32 i = 0; i < S::FIRST; i++) {
-        pages.copy(i, is_fresh && run.from + i / 2 + 1 == run.pages ? run.last % PAGE : PAGE);
+        pages.copy(i, is_fresh && runs.from + i / 2 + 1 == runs.pages ? runs.last % PAGE : PAGE);
     }
     u32 q[DIM / 16][4];
-    load_queries<DIM>(q, in, pool, fresh, run, heads, tiles);
-
-    uint4* weights = (uint4*)(tiles + S::WEIGHTS);
-    Reduced<DIM> reduced;
-    for (u32 page = run.from; page < run.to; page++) {
-        const u32 tile = (page - run.from) * 2;
-        // The values before these keys (at first, the queries) are done with, and so the keys by
-        // the next barrier: their place in the ring is filled at once.
-        copies_wait<S::FIRST - 1>();
-        __syncthreads();
-        pages.copy(tile + S::FIRST);
-        float score[S::KEYS / 8][4], keep[2];
-        score_page<DIM>(score, q, pages.at(tile), page, run.last, largest_of);
-        __syncthreads();
-        pages.copy(tile + S::RING);
-        reduced.follow(largest_of, keep);
-        put_weights<DIM>(weights, reduced.top, score);
-        copies_wait<S::RING - 1>();
-        __syncthreads();
-        reduced.add(weights, pages.at(tile + 1), keep);
-    }
+    load_queries<DIM>(q, in, pool, fresh, runs, heads, tiles);
 
     const u64 wide = (u64)RUNS_MAX * (pool.head_dim + 2);
     const u32 first_head = heads.kv * heads.group;
-    float* partials = in.partials + ((u64)blockIdx.x * in.heads + first_head) * wide;
-    reduced.put(in, run, heads, partials, pool.head_dim);
-    if (run.runs > 1) {
-        if (!is_last_run(in, pool, run, heads)) return;
+    float* partials = in.partials + ((u64)runs.of * in.heads + first_head) * wide;
+    uint4* weights = (uint4*)(tiles + S::WEIGHTS);
+    u32 page = runs.from;
+#pragma unroll 1
+    for (u32 run = runs.first; page < runs.to; run++) {
+        Reduced<DIM> reduced;
+#pragma unroll 1
+        for (const u32 end = min(page + runs.length, runs.to); page < end; page++) {
+            const u32 tile = (page - runs.from) * 2;
+            // The values before these keys (at first, the queries) are done with, and so the keys
+            // by the next barrier: their place in the ring is filled at once.
+            copies_wait<S::FIRST - 1>();
+            __syncthreads();
+            pages.copy(tile + S::FIRST);
+            float score[S::KEYS / 8][4], keep[2];
+            score_page<DIM>(score, q, pages.at(tile), page, runs.last, largest_of);
+            __syncthreads();
+            pages.copy(tile + S::RING);
+            reduced.follow(largest_of, keep);
+            put_weights<DIM>(weights, reduced.top, score);
+            copies_wait<S::RING - 1>();
+            __syncthreads();
+            reduced.add(weights, pages.at(tile + 1), keep);
+        }
+        reduced.put(in, runs, heads, run, partials, pool.head_dim);
+    }
+    if (runs.count > 1) {
+        if (!is_last_run(in, pool, runs, heads)) return;
         for (u32 head = 0; head < heads.group; head += SPLIT_HEADS) {
-            join_runs<DIM>(in, partials + head * wide, tiles, run.row, first_head + head,
-                           min(heads.group - head, (u32)SPLIT_HEADS), run.runs, pool.head_dim);
+            join_runs<DIM>(in, partials + head * wide, tiles, runs.row, first_head + head,
+                           min(heads.group - head, (u32)SPLIT_HEADS), runs.count, pool.head_dim);
         }
     }
     if (in.to.hi && heads.kv + 1 == pool.kv_heads) {
-        pad_encoded(in.to, run.row, threadIdx.x, SPLIT_THREADS);
+        pad_encoded(in.to, runs.row, threadIdx.x, SPLIT_THREADS);
     }
 }

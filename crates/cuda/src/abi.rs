@@ -132,6 +132,22 @@ pub(crate) struct Queries {
     pub(crate) partials: u64,
 }
 
+/// `struct Cut` of `attend_split.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) rows: u32,
+    pub(crate) ctas: u32,
+}
+
+impl Cut {
+    /// CTAs that rows of up to `runs` runs take: a row has `ctas` times its share of all runs,
+    /// rounded down, but at least one and at most its runs.
+    pub(crate) fn ctas_most(&self, runs: u32) -> u32 {
+        (self.ctas + self.rows - 1).min(self.rows * runs)
+    }
+}
+
 /// `struct Inputs` of `rows.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -186,3 +202,34 @@ const _: () = {
     assert!(offset_of!(Inputs, draws) == 40);
     assert!(size_of::<Samples>() == 72 && offset_of!(Samples, bias_max) == 64);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `Runs::seek` of `attend_split.cuh`: CTAs of each row.
+    fn shares(cut: Cut, runs: &[u32]) -> Vec<u32> {
+        let all: u32 = runs.iter().sum();
+        runs.iter().map(|runs| (cut.ctas * runs / all).max(1).min(*runs)).collect()
+    }
+
+    #[test]
+    fn a_launch_has_a_cta_for_every_share() {
+        let rows: [&[u32]; 6] =
+            [&[1], &[64], &[1, 64], &[64; 8], &[2, 3, 5, 64, 1, 1, 40, 33], &[1; 100]];
+        for runs in rows {
+            let most = *runs.iter().max().unwrap();
+            for ctas in 1..600 {
+                let cut = Cut { rows: runs.len() as u32, ctas };
+                let taken: u32 = shares(cut, runs).iter().sum();
+                assert!(taken <= cut.ctas_most(most), "{runs:?} in {ctas} CTAs take {taken}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_share_ctas_by_their_runs() {
+        assert_eq!(shares(Cut { rows: 3, ctas: 49 }, &[64, 32, 2]), [32, 16, 1]);
+        assert_eq!(shares(Cut { rows: 2, ctas: 49 }, &[16, 4]), [16, 4], "a run each, no more");
+    }
+}

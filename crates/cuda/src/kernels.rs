@@ -78,10 +78,17 @@ pub(crate) enum LinearKernels {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionKernels {
     pub(crate) tiles: TileKernel,
-    pub(crate) split: TileKernel,
-    /// In scalars, runs are joined by a launch of their own, and queries and keys made ready by
-    /// another.
-    pub(crate) join: Option<Function>,
+    pub(crate) split: SplitKernel,
+}
+
+/// Attention of rows whose keys are cut into runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SplitKernel {
+    /// On tensor cores: it makes ready what it reads and joins the runs itself. About `ctas` CTAs
+    /// share them, as many as the card runs at a time.
+    Tensor { kernel: TileKernel, ctas: u32 },
+    /// In scalars: a CTA each run. Others make ready what it reads, and join.
+    Scalar { kernel: TileKernel, join: Function },
 }
 
 /// Every kernel of a load.
@@ -231,37 +238,44 @@ impl Finder<'_> {
         let shape = CString::new(format!("{name}_shape")).expect("names hold no zero byte");
         let [threads, shared_bytes] = module.words(&shape)?;
         allow_shared(self.context, f, shared_bytes)?;
-        let at_a_time = self.context.ctas_at_a_time(f, threads, shared_bytes)?;
+        let ctas = self.ctas_of_card(f, threads, shared_bytes)?;
+        Ok(FewKernel { f, threads, shared_bytes, ctas })
+    }
+
+    /// CTAs of a kernel that the card runs at a time.
+    fn ctas_of_card(&self, f: Function, threads: u32, shared: u32) -> Result<u32, DeviceError> {
+        let at_a_time = self.context.ctas_at_a_time(f, threads, shared)?;
         if at_a_time == 0 {
             return Err(DeviceError::ShapeUnsupported {
-                what: "shared memory of products",
-                found: u64::from(shared_bytes),
+                what: "shared memory of a kernel",
+                found: u64::from(shared),
                 expected: "what a processor of the card has",
             });
         }
-        let ctas = self.card.processors * at_a_time;
-        Ok(FewKernel { f, threads, shared_bytes, ctas })
+        Ok(self.card.processors * at_a_time)
     }
 
     /// The kernels of attention, allowed their shared memory; or that the card has too little.
     fn attention(&self) -> Result<AttentionKernels, DeviceError> {
         let module = self.modules.of(&attention_of(self.options, self.target)?);
-        let found = if self.options.layout().attends_on_tensor_cores() {
-            self.tensor_attention(module)?
+        if self.options.layout().attends_on_tensor_cores() {
+            self.tensor_attention(module)
         } else {
-            self.scalar_attention(module)?
-        };
-        for kernel in [found.tiles, found.split] {
-            if kernel.shared_bytes + 1024 > self.card.shared_bytes_max {
-                return Err(DeviceError::ShapeUnsupported {
-                    what: "shared memory of attention",
-                    found: u64::from(kernel.shared_bytes),
-                    expected: "less; use model.kv_format bf16",
-                });
-            }
-            allow_shared(self.context, kernel.f, kernel.shared_bytes)?;
+            self.scalar_attention(module)
         }
-        Ok(found)
+    }
+
+    /// Lets a kernel of attention have its shared memory; or that the card has too little.
+    fn allowed(&self, kernel: TileKernel) -> Result<TileKernel, DeviceError> {
+        if kernel.shared_bytes + 1024 > self.card.shared_bytes_max {
+            return Err(DeviceError::ShapeUnsupported {
+                what: "shared memory of attention",
+                found: u64::from(kernel.shared_bytes),
+                expected: "less; use model.kv_format bf16",
+            });
+        }
+        allow_shared(self.context, kernel.f, kernel.shared_bytes)?;
+        Ok(kernel)
     }
 
     /// A shape is three words: queries of a CTA, its threads, bytes of shared memory.
@@ -270,13 +284,12 @@ impl Finder<'_> {
         let kernel = |name: &str, shape: &CStr| {
             let f = find(module, &format!("{name}_{width}"))?;
             let [rows, threads, shared_bytes] = module.words(shape)?;
-            Ok::<_, DeviceError>(TileKernel { f, rows, threads, shared_bytes })
+            self.allowed(TileKernel { f, rows, threads, shared_bytes })
         };
-        Ok(AttentionKernels {
-            tiles: kernel("attend_tiles", c"attend_tiles_shape")?,
-            split: kernel("attend_split", c"attend_split_shape")?,
-            join: None,
-        })
+        let tiles = kernel("attend_tiles", c"attend_tiles_shape")?;
+        let split = kernel("attend_split", c"attend_split_shape")?;
+        let ctas = self.ctas_of_card(split.f, split.threads, split.shared_bytes)?;
+        Ok(AttentionKernels { tiles, split: SplitKernel::Tensor { kernel: split, ctas } })
     }
 
     fn scalar_attention(&self, module: Module) -> Result<AttentionKernels, DeviceError> {
@@ -286,12 +299,11 @@ impl Finder<'_> {
         let kernel = |name: String, rows| {
             let shared_bytes = attention_shared(rows, model.head_dim, value_bytes);
             let f = find(module, &name)?;
-            Ok::<_, DeviceError>(TileKernel { f, rows, threads: SCALAR_THREADS, shared_bytes })
+            self.allowed(TileKernel { f, rows, threads: SCALAR_THREADS, shared_bytes })
         };
-        Ok(AttentionKernels {
-            tiles: kernel(format!("attention_{stored}_{width}"), TILE_QUERIES)?,
-            split: kernel(format!("attention_{stored}_split_{width}"), SPLIT_QUERIES)?,
-            join: Some(find(module, "attention_join")?),
-        })
+        let tiles = kernel(format!("attention_{stored}_{width}"), TILE_QUERIES)?;
+        let split = kernel(format!("attention_{stored}_split_{width}"), SPLIT_QUERIES)?;
+        let join = find(module, "attention_join")?;
+        Ok(AttentionKernels { tiles, split: SplitKernel::Scalar { kernel: split, join } })
     }
 }

@@ -4,7 +4,9 @@ use std::ffi::c_void;
 
 use ignis_backend::{DeviceError, SAMPLE_PART_IDS, StoredProducts};
 
-use crate::abi::{Encoded, Inputs, Norm, PoolView, Prepare, Product, Queries, Samples, Weight};
+use crate::abi::{
+    Cut, Encoded, Inputs, Norm, PoolView, Prepare, Product, Queries, Samples, Weight,
+};
 use crate::driver::{Context, Function, Shape};
 use crate::kernels::{Kernels, TileKernel};
 use crate::products::product_launch;
@@ -151,18 +153,21 @@ impl Launcher<'_> {
         self.go(kernel.f, shape, args![queries, pool, partials])
     }
 
-    /// On tensor cores, rows of a tile each over `runs` runs side by side; each first makes ready
-    /// what `fresh` names, unless that has no queries.
+    /// On tensor cores, rows of a tile each, which have up to `runs` runs; about `ctas` CTAs share
+    /// these. Each first makes ready what `fresh` names, unless that has no queries.
     pub(crate) fn attend_split(
         &self,
-        kernel: &TileKernel,
+        (kernel, ctas): (&TileKernel, u32),
         queries: Queries,
         pool: PoolView,
         fresh: Prepare,
-        over: (u32, u32),
+        (rows, runs): (u32, u32),
     ) -> Result<(), DeviceError> {
-        let shape = attention_shape(kernel, &queries, &pool, over);
-        self.go(kernel.f, shape, args![queries, pool, fresh])
+        let parts = heads_parts(kernel, &queries, &pool);
+        let cut = Cut { rows, ctas: (ctas / parts).max(1) };
+        let TileKernel { threads, shared_bytes, .. } = *kernel;
+        let shape = Shape { grid: (cut.ctas_most(runs), parts, 1), threads, shared_bytes };
+        self.go(kernel.f, shape, args![queries, pool, fresh, cut])
     }
 
     /// Joins the runs of rows that attention in scalars has cut.
@@ -224,7 +229,11 @@ fn attention_shape(
     pool: &PoolView,
     (tiles, runs): (u32, u32),
 ) -> Shape {
-    let chunks = (queries.heads / pool.kv_heads).div_ceil(kernel.rows);
     let TileKernel { threads, shared_bytes, .. } = *kernel;
-    Shape { grid: (tiles, pool.kv_heads * chunks, runs), threads, shared_bytes }
+    Shape { grid: (tiles, heads_parts(kernel, queries, pool), runs), threads, shared_bytes }
+}
+
+/// Parts of the heads, each of one KV head and no more than a CTA takes.
+fn heads_parts(kernel: &TileKernel, queries: &Queries, pool: &PoolView) -> u32 {
+    pool.kv_heads * (queries.heads / pool.kv_heads).div_ceil(kernel.rows)
 }

@@ -4,7 +4,7 @@ use ignis_backend::{DeviceError, FEW_ROWS};
 use ignis_ops::Rows;
 
 use crate::abi::{Encoded, PoolView, Prepare, Product, Queries};
-use crate::kernels::AttentionKernels;
+use crate::kernels::{AttentionKernels, SplitKernel};
 use crate::launch::Launcher;
 use crate::program::{Compiled, NormStep, Step};
 use crate::round::Counts;
@@ -134,7 +134,7 @@ impl Walker<'_> {
         let Walker { run, fixed, counts } = *self;
         let queries = Queries { to: self.encoded(Rows::Round, queries.to), ..queries };
         let kernels = &fixed.attention;
-        let prepares = counts.tiles == 0 && kernels.join.is_none();
+        let prepares = counts.tiles == 0 && matches!(kernels.split, SplitKernel::Tensor { .. });
         if let (Some(prepare), false) = (prepare, prepares) {
             run.prepare(prepare, counts.rows)?;
         }
@@ -147,11 +147,15 @@ impl Walker<'_> {
         let tiles = queries.tiles + 8 * u64::from(counts.tiles);
         let cut = Queries { tiles, ..queries };
         let over = (counts.split, counts.runs);
-        if let Some(join) = kernels.join {
-            run.attention(&kernels.split, cut, pool, over)?;
-            return run.attention_join(join, cut, fixed.head_dim, counts.split);
+        match &kernels.split {
+            SplitKernel::Scalar { kernel, join } => {
+                run.attention(kernel, cut, pool, over)?;
+                run.attention_join(*join, cut, fixed.head_dim, counts.split)
+            }
+            SplitKernel::Tensor { kernel, ctas } => {
+                let fresh = prepare.filter(|_| prepares).copied().unwrap_or_default();
+                run.attend_split((kernel, *ctas), cut, pool, fresh, over)
+            }
         }
-        let fresh = prepare.filter(|_| prepares).copied().unwrap_or_default();
-        run.attend_split(&kernels.split, cut, pool, fresh, over)
     }
 }

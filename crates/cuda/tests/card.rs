@@ -3,6 +3,7 @@
 //! Ignored where `cargo test` runs without a card; `make gpu` runs them on one.
 
 mod recorded;
+mod shared;
 #[path = "../../cpu/tests/support/mod.rs"]
 mod support;
 mod tall;

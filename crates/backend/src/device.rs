@@ -170,14 +170,18 @@ pub trait Device: Send {
     /// over. They see what everything begun before them wrote; what is written meanwhile to the
     /// bytes copied out may be seen or not. Nobody touches the bytes copied in until they are over.
     ///
+    /// With `still`, nobody writes to the bytes copied out before the copies are over, and they are
+    /// summed where they lie; without, the sum is that of no bytes.
+    ///
     /// At most [`COPIES_MAX`] each way are in flight. A failure is told when they are over.
     fn begin_copies(
         &mut self,
         way: CopyWay,
         host: Blocks,
         parts: &mut dyn Iterator<Item = CopyPart>,
+        still: bool,
     ) -> CopyId {
-        let _ = (way, host, parts);
+        let _ = (way, host, parts, still);
         unreachable!("this device does not copy beside its rounds")
     }
     /// Gives back the memory of copies that are over, `None` while they are not; with `wait` it

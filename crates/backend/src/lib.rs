@@ -29,7 +29,7 @@ pub use fused::{
 pub use host::{Blocks, Copied, CopyId, CopyPart, CopyWay, HostBytes};
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
 pub use stored::{
-    DRAW_BYTES, FEW_ROWS, GRAPH_LANES_MAX, RUNS_MAX, SAMPLE_PART_IDS, StoredLayout, StoredScratch,
-    encoded_image, is_long, run_classes, runs, sample_state_bytes,
+    DRAW_BYTES, FEW_ROWS, GRAPH_LANES_MAX, RUNS_MAX, SAMPLE_PART_IDS, SUM_SLOT_BYTES, StoredLayout,
+    StoredScratch, encoded_image, is_long, run_classes, runs, sample_state_bytes,
 };
 pub use sum::Sum;

@@ -163,6 +163,6 @@ impl Bound {
             },
         )?;
         let counted = 4 * u64::from(self.vocab) * u64::from(lanes);
-        memory.zero(context, self.addresses.penalty_counts, counted)
+        memory.zero(context.stream, self.addresses.penalty_counts, counted)
     }
 }

@@ -22,6 +22,7 @@ use crate::program::{Place, Step, compile};
 use crate::round::{Counts, RoundInputs};
 use crate::sampling::Sampler;
 use crate::steps::Fixed;
+use crate::sums::Sums;
 use crate::tables;
 use crate::weights;
 
@@ -176,8 +177,10 @@ impl Device for CudaDevice {
         let tiling = (compiled.group, fixed.attention.tiles.rows, compiled.vocab);
         let inputs = RoundInputs::new(&scratch, addresses.scratch.0, limits, tiling)?;
         let sampler = Sampler::new(memory, addresses, limits, (logits, program.vocab))?;
-        let own = inputs.pinned_bytes() + sampler.pinned_bytes();
+        let sums = Sums::new(self.kernels.sum_parts, addresses.scratch.0 + scratch.sums)?;
+        let own = inputs.pinned_bytes() + sampler.pinned_bytes() + sums.pinned_bytes();
         tables::check_pinned(layout, program, limits, tables + own)?;
+        self.copies.place_sums(sums);
         let graph_bytes = layout.graph_bytes(program, limits).map_err(too_large)?;
         self.bound = Some(Bound {
             graphs: Graphs::default(),
@@ -278,7 +281,7 @@ impl Device for CudaDevice {
         assert!(lane < bound.limits.lanes_max, "lane {lane} of the penalties");
         let row = 4 * u64::from(bound.vocab);
         let at = bound.addresses.penalty_counts + u64::from(lane) * row;
-        memory.zero(context, at, row)?;
+        memory.zero(context.stream, at, row)?;
         // The lane's sampling keys are free between rounds, and hold two ids for each of the vocab.
         let keys = bound.sampler.keys_at(lane);
         let room = 2 * bound.vocab as usize;
@@ -320,7 +323,7 @@ impl Device for CudaDevice {
 
     fn pinned(&self) -> Bytes {
         let own = |bound: &Bound| bound.inputs.pinned_bytes() + bound.sampler.pinned_bytes();
-        Bytes(self.pinned + self.bound.as_ref().map_or(0, own))
+        Bytes(self.pinned + self.copies.pinned_bytes() + self.bound.as_ref().map_or(0, own))
     }
 
     fn copies_beside(&self) -> bool {
@@ -332,11 +335,12 @@ impl Device for CudaDevice {
         way: CopyWay,
         host: Blocks,
         parts: &mut dyn Iterator<Item = CopyPart>,
+        still: bool,
     ) -> CopyId {
         let context = &self.opened.context;
         let entered = context.enter();
         let memory = self.memory.as_ref().expect("memory is reserved before it is used");
-        self.copies.begin((context, memory), entered, way, host, parts)
+        self.copies.begin((context, memory), entered, (way, still), host, parts)
     }
 
     fn end_copies(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ignis_backend::{
     Blocks, COPIES_MAX, Copied, CopyId, CopyPart, CopyWay, Device, KvFormat, StoredActivations,
-    StoredProducts,
+    StoredProducts, Sum,
 };
 use ignis_cuda::{CudaDevice, CudaKernels, CudaOptions, Libraries, ModelFacts};
 use ignis_ops::{Op, Program, WeightId, WeightKind, WeightSpec};
@@ -149,8 +149,8 @@ fn windows_travel_while_rounds_run_and_neither_disturbs_the_other() {
         out.fill(0xEE);
         device.write(unused + WINDOW as u64, &inward).unwrap();
         let from = parts(unused + WINDOW as u64);
-        let out = device.begin_copies(CopyWay::Out, out, &mut from.into_iter());
-        let inward = device.begin_copies(CopyWay::In, inward, &mut parts(unused).into_iter());
+        let out = device.begin_copies(CopyWay::Out, out, &mut from.into_iter(), true);
+        let inward = device.begin_copies(CopyWay::In, inward, &mut parts(unused).into_iter(), true);
         flights.push((inward, out, seed));
     });
     assert_eq!(alone, beside, "rounds with copies beside them");
@@ -174,11 +174,69 @@ fn a_copy_out_sees_what_the_rounds_before_it_wrote() {
         rig.round(&[(lane, 0, &tokens)]);
         let at = rig.addresses.kv_pool;
         let all = [CopyPart { at, host: 0, bytes: pages }];
-        let copies = rig.device.begin_copies(CopyWay::Out, frame, &mut all.into_iter());
+        let copies = rig.device.begin_copies(CopyWay::Out, frame, &mut all.into_iter(), true);
         frame = wait(&mut rig.device, copies);
         let mut found = vec![0; pages];
         rig.device.read(at, &mut found).unwrap();
         assert!(frame[..pages] == found[..], "lane {lane}");
+    }
+}
+
+/// Lists of parts that a sum is made of: one byte, many small ones, pages, one large one.
+fn shapes(at: u64) -> Vec<Vec<CopyPart>> {
+    let list = |sizes: &[usize], gap: usize| -> Vec<CopyPart> {
+        let mut end = 64 + gap;
+        let next = |&bytes: &usize| {
+            let host = end;
+            end += bytes + gap;
+            CopyPart { at: at + host as u64, host, bytes }
+        };
+        sizes.iter().map(next).collect()
+    };
+    let small: Vec<usize> = (0..200).map(|i| 1 + i * 37 % 300).collect();
+    let slice = 8 * 128 * 256;
+    vec![
+        vec![],
+        list(&[1], 0),
+        list(&small, 3),
+        list(&small[..64], 0),
+        list(&[2048; 65], 8),
+        list(&[slice, slice - 8, slice + 1, 5], 1),
+        list(&[WINDOW - 64], 0),
+        list(&[WINDOW - 77], 13),
+        parts(at),
+    ]
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn what_travels_is_summed_where_it_lies() {
+    let (mut rig, unused) = rig(WINDOW);
+    let device = &mut rig.device;
+    let mut frame = device.host_memory(1, WINDOW).unwrap().pop().unwrap();
+    for (seed, shape) in (0..).zip(shapes(unused)) {
+        let mut wanted = vec![0; WINDOW];
+        pattern(seed, &mut wanted);
+        let pieces = || shape.iter().map(|part| &wanted[part.host..part.host + part.bytes]);
+        let sum = pieces().map(Sum::of).fold(Sum::NONE, Sum::then);
+        assert_eq!(sum.bytes, pieces().map(|piece| piece.len() as u64).sum::<u64>());
+        device.write(unused, &vec![!seed as u8; WINDOW]).unwrap();
+        frame.copy_from_slice(&wanted);
+        for (way, still) in [(CopyWay::In, true), (CopyWay::Out, true), (CopyWay::Out, false)] {
+            let copies = device.begin_copies(way, frame, &mut shape.iter().copied(), still);
+            let Copied { host, result } = device.end_copies(copies, true).unwrap();
+            frame = host;
+            let expected = if still { sum } else { Sum::NONE };
+            assert_eq!(result.unwrap(), expected, "list {seed}, {way:?}");
+        }
+        // A bit that differs on the card alone is in the sum.
+        let Some(last) = shape.last() else { continue };
+        let at = last.at + last.bytes as u64 - 1;
+        device.write(at, &[wanted[last.host + last.bytes - 1] ^ 0x80]).unwrap();
+        let copies = device.begin_copies(CopyWay::Out, frame, &mut shape.iter().copied(), true);
+        let Copied { host, result } = device.end_copies(copies, true).unwrap();
+        frame = host;
+        assert_ne!(result.unwrap(), sum, "list {seed}");
     }
 }
 
@@ -191,7 +249,7 @@ fn what_is_in_flight_when_a_device_goes_keeps_its_memory() {
         for (i, frame) in (0..).zip(frames) {
             let at = unused + i * WINDOW as u64;
             let all = [CopyPart { at, host: 0, bytes: WINDOW }];
-            rig.device.begin_copies(CopyWay::In, frame, &mut all.into_iter());
+            rig.device.begin_copies(CopyWay::In, frame, &mut all.into_iter(), true);
         }
     }
 }
@@ -241,7 +299,7 @@ fn pages_travel_at_the_rate_of_one_pinned_copy() {
         let raw = fastest(|| {
             let part = [CopyPart { at: unused, host: 0, bytes: all }];
             let host = whole.take().unwrap();
-            let copies = device.begin_copies(way, host, &mut part.into_iter());
+            let copies = device.begin_copies(way, host, &mut part.into_iter(), false);
             whole = Some(wait(device, copies));
         });
         drop(whole);
@@ -257,7 +315,8 @@ fn pages_travel_at_the_rate_of_one_pinned_copy() {
                     // A frame begins with its header, behind which the page lies in one piece.
                     let at = unused + i * WINDOW as u64;
                     let part = [CopyPart { at, host: 64, bytes: WINDOW - 64 }];
-                    flights.push_back(device.begin_copies(way, frame, &mut part.into_iter()));
+                    let copies = device.begin_copies(way, frame, &mut part.into_iter(), true);
+                    flights.push_back(copies);
                 }
                 back.extend(flights.drain(..).map(|copies| wait(device, copies)));
                 frames = back;

@@ -1,10 +1,12 @@
 //! Copies beside the rounds: a stream each way, and one for the sums of what it copied, ordered by
 //! events.
 //!
-//! What is copied waits for everything that the compute stream was given before. A copy owns its
-//! host memory from beginning to end, so that nothing is dropped or reused under it; the end is an
-//! event that the host has seen, and that the compute stream passes before it goes on. Sums are
-//! made of the reservation's bytes once they have been copied, while the next copies run.
+//! What is copied waits for everything that the compute stream was given before, but for a round
+//! under way, which touches none of it: so windows travel while the round runs, and the bus is free
+//! when the next one's inputs want it. No round ever waits for a copy: its end is an event that the
+//! host has seen. A copy owns its host memory until then, so that nothing is dropped or reused
+//! under it. Sums are made of the reservation's bytes once they have been copied, while the next
+//! copies run.
 
 use arrayvec::ArrayVec;
 use ignis_backend::{Blocks, COPIES_MAX, Copied, CopyId, CopyPart, CopyWay, DeviceError, Sum};
@@ -19,14 +21,16 @@ use crate::sums::Sums;
 pub(crate) struct Copies {
     /// Out, in.
     lines: [Line; 2],
+    /// Passed when the compute stream has done what copies wait for.
+    given: Event,
+    /// Whether all that the stream was given since the mark is a round that is under way.
+    is_marked: bool,
     /// Once there is a reservation.
     sums: Option<Sums>,
 }
 
 /// One way.
 struct Line {
-    /// Passed when the compute stream has done what it was given before the copies.
-    given: Event,
     /// Passed when the copies are done that are summed next.
     copied: Event,
     /// Passed when the copies of each place are done, and their sum.
@@ -44,15 +48,27 @@ struct Flight {
 impl Line {
     fn new() -> Result<Line, DeviceError> {
         let done = [Event::new()?, Event::new()?, Event::new()?, Event::new()?];
-        let (given, copied) = (Event::new()?, Event::new()?);
-        Ok(Line { given, copied, done, flights: [const { None }; COPIES_MAX] })
+        Ok(Line { copied: Event::new()?, done, flights: [const { None }; COPIES_MAX] })
     }
 }
 
 impl Copies {
     /// Nothing in flight.
     pub(crate) fn new() -> Result<Copies, DeviceError> {
-        Ok(Copies { lines: [Line::new()?, Line::new()?], sums: None })
+        let lines = [Line::new()?, Line::new()?];
+        Ok(Copies { lines, given: Event::new()?, is_marked: false, sums: None })
+    }
+
+    /// Marks what copies that begin beside the next round wait for: what the compute stream was
+    /// given so far.
+    pub(crate) fn mark(&self, context: &Context) -> Result<(), DeviceError> {
+        self.given.record(context)
+    }
+
+    /// Tells whether the mark stands: behind it, the compute stream has a round that is under way,
+    /// and nothing else.
+    pub(crate) fn set_marked(&mut self, is_marked: bool) {
+        self.is_marked = is_marked;
     }
 
     /// Has what travels be summed from now on.
@@ -76,15 +92,17 @@ impl Copies {
     ) -> CopyId {
         let side = usize::from(way == CopyWay::In);
         let (stream, summing) = (&context.copy_streams[side], &context.sum_streams[side]);
-        let Line { given, copied, done, flights } = &mut self.lines[side];
+        let Line { copied, done, flights } = &mut self.lines[side];
         let place = flights.iter().position(Option::is_none);
         let place = place.unwrap_or_else(|| panic!("more than {COPIES_MAX} copies in flight"));
         let slot = 2 * place + side;
         let sums = self.sums.as_ref().filter(|_| still);
         let flight = flights[place].insert(Flight { host, begun: Ok(0) });
         let mut begin = || {
-            given.record(context)?;
-            stream.wait_for(given)?;
+            if !self.is_marked {
+                self.given.record(context)?;
+            }
+            stream.wait_for(&self.given)?;
             if let Some(sums) = sums {
                 sums.clear(memory, summing, slot)?;
             }
@@ -123,13 +141,12 @@ impl Copies {
     /// Gives back the memory of copies that are over.
     pub(crate) fn end(
         &mut self,
-        context: &Context,
         entered: Result<(), DeviceError>,
         copies: CopyId,
         wait: bool,
     ) -> Option<Copied> {
         let slot = copies.0 as usize;
-        let (place, inward) = (slot / 2, slot % 2 == 1);
+        let place = slot / 2;
         let line = &mut self.lines[slot % 2];
         let done = &line.done[place];
         assert!(line.flights[place].is_some(), "copies end once");
@@ -138,15 +155,12 @@ impl Copies {
             true => done.wait().map(|()| true),
             false => done.is_over(),
         });
-        let passed = match over {
-            Ok(false) => return None,
-            Ok(true) if inward => context.wait_for(done),
-            Ok(true) => Ok(()),
-            Err(error) => Err(error),
-        };
+        if matches!(over, Ok(false)) {
+            return None;
+        }
         let Flight { host, begun } = line.flights[place].take()?;
         let sum = |bytes| self.sums.as_ref().map_or(Sum::NONE, |sums| sums.result(slot, bytes));
-        let result = passed.and(begun).map(sum);
+        let result = over.and(begun).map(sum);
         Some(Copied { host, result })
     }
 

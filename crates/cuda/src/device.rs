@@ -67,8 +67,10 @@ impl CudaDevice {
         self.memory.as_ref().expect("memory is reserved before it is used")
     }
 
-    /// Makes the context current, and gives the parts of a bound device.
+    /// Makes the context current, and gives the parts of a bound device, to put work on its stream
+    /// that copies wait for.
     fn parts(&mut self) -> Result<(Launcher<'_>, &Memory, &mut Bound), DeviceError> {
+        self.copies.set_marked(false);
         let context = &self.opened.context;
         context.enter()?;
         let (kernels, products) = (&self.kernels, self.layout.products);
@@ -250,8 +252,11 @@ impl Device for CudaDevice {
         round: &Round<'_>,
         lanes: &[LaneSampling<'_>],
     ) -> Result<bool, DeviceError> {
+        self.opened.context.enter()?;
+        self.copies.mark(&self.opened.context)?;
         let (run, memory, bound) = self.parts()?;
         bound.start(run, memory, round, lanes)?;
+        self.copies.set_marked(true);
         Ok(true)
     }
 
@@ -311,6 +316,7 @@ impl Device for CudaDevice {
 
     fn copy(&mut self, from: u64, to: u64, bytes: Bytes) -> Result<(), DeviceError> {
         assert!(from.abs_diff(to) >= bytes.0, "a copy of {bytes} overlaps itself");
+        self.copies.set_marked(false);
         self.opened.context.enter()?;
         self.memory().copy(&self.opened.context, from, to, bytes.0)
     }
@@ -344,9 +350,8 @@ impl Device for CudaDevice {
     }
 
     fn end_copies(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
-        let context = &self.opened.context;
-        let entered = context.enter();
-        self.copies.end(context, entered, copies, wait)
+        let entered = self.opened.context.enter();
+        self.copies.end(entered, copies, wait)
     }
 }
 

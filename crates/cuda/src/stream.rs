@@ -33,7 +33,8 @@ impl Stream {
 
     /// What is put on the stream from now on runs behind the event's mark.
     pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
-        wait_for(self.0, event)
+        // SAFETY: both handles are alive.
+        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.0, event.0, 0) })
     }
 
     /// Waits until everything on the stream is done.
@@ -41,18 +42,6 @@ impl Stream {
         // SAFETY: the stream is never destroyed.
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
     }
-}
-
-impl Context {
-    /// What is put on the stream of rounds from now on runs behind the event's mark.
-    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
-        wait_for(self.stream, event)
-    }
-}
-
-fn wait_for(stream: sys::CUstream, event: &Event) -> Result<(), DeviceError> {
-    // SAFETY: both handles are alive.
-    check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream, event.0, 0) })
 }
 
 /// A mark on a stream.

@@ -107,8 +107,9 @@ impl SimDevice {
     }
 
     /// The device with copies beside its rounds, which are made when they end: as late as can be,
-    /// after some polls. What is copied out is summed when it is asked for: as early as can be.
-    /// They fail `fault_ppm` times in a million.
+    /// after some polls. What is copied out is summed when it is asked for, and half of what is
+    /// copied in is made then too: as early as can be, before a round that was started. They fail
+    /// `fault_ppm` times in a million.
     pub fn copying_beside(self, fault_ppm: u32) -> Self {
         SimDevice { beside: true, copies_fault_ppm: fault_ppm, ..self }
     }
@@ -358,6 +359,12 @@ impl Device for SimDevice {
         let parts: Vec<CopyPart> = parts.collect();
         let sum = if still { self.sum(&parts) } else { Sum::NONE };
         let fails = witness_next([self.copies, 1], 1_000_000, self.seed) < self.copies_fault_ppm;
+        if way == CopyWay::In && witness_next([self.copies, 2], 2, self.seed) == 0 {
+            for part in &parts {
+                let span = self.span(part.at, part.bytes);
+                self.memory[span].copy_from_slice(&host[part.host..part.host + part.bytes]);
+            }
+        }
         self.flights[at] = Some(Flight { way, host, parts, polls, sum, fails });
         CopyId(at as u32)
     }

@@ -153,7 +153,8 @@ impl Bound {
             context,
             &limits,
             bytes_max,
-            |counts| {
+            |context, counts| {
+                let run = Launcher { context, ..run };
                 walk(run, fixed, compiled, counts, (true, true))?;
                 sampler.launch(run, counts.rows)
             },

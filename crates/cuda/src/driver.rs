@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::Mutex;
 
 use cudarc::driver::sys::{self, CUresult};
 use ignis_backend::DeviceError;
@@ -54,8 +55,11 @@ fn error_name(result: CUresult) -> String {
 /// driver that can record that.
 const OVERLAP_MIN: (u32, (u32, u32)) = (9, (12, 3));
 
+/// Held while something is recorded.
+static RECORDING: Mutex<()> = Mutex::new(());
+
 /// A card's primary context, held until the process ends, and the stream that rounds run on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Context {
     card: Card,
     context: sys::CUcontext,
@@ -66,6 +70,8 @@ pub(crate) struct Context {
     pub(crate) copy_streams: [Stream; 2],
     /// For the sums of what either has copied.
     pub(crate) sum_streams: [Stream; 2],
+    /// For recordings, which take in all that the stream is given: no other thread has this one.
+    recorder: Stream,
 }
 
 // SAFETY: contexts and streams may be used from any thread that made the context current, which
@@ -97,7 +103,8 @@ impl Context {
         let overlap = card.capability.0 >= OVERLAP_MIN.0 && driver >= OVERLAP_MIN.1;
         let copy_streams = [Stream::new()?, Stream::new()?];
         let sum_streams = [Stream::new()?, Stream::new()?];
-        Ok(Context { card: card.clone(), context, stream, overlap, copy_streams, sum_streams })
+        let (card, recorder) = (card.clone(), Stream::new()?);
+        Ok(Context { card, context, stream, overlap, copy_streams, sum_streams, recorder })
     }
 
     /// Makes the context current on this thread.
@@ -218,18 +225,23 @@ impl Context {
         Look::at(&self.card)
     }
 
-    /// Records what `work` puts on the stream instead of running it.
+    /// Records what `work` puts on the stream of the context that it is given, instead of running
+    /// it.
     pub(crate) fn record(
         &self,
-        work: impl FnOnce() -> Result<(), DeviceError>,
+        work: impl FnOnce(&Context) -> Result<(), DeviceError>,
     ) -> Result<Graph, DeviceError> {
+        let alone = RECORDING.lock().unwrap_or_else(|error| error.into_inner());
+        let onto = Context { stream: self.recorder.raw(), ..self.clone() };
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is never destroyed, and nothing else uses it until the end below.
-        check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) })?;
-        let worked = work();
+        // SAFETY: the stream is never destroyed, and nothing else uses it until the end below, as
+        // the lock is held.
+        check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(onto.stream, mode) })?;
+        let worked = work(&onto);
         let mut recorded = null_mut();
         // SAFETY: writes one handle; ends the recording whatever happened in it.
-        let ended = unsafe { sys::cuStreamEndCapture(self.stream, &mut recorded) };
+        let ended = unsafe { sys::cuStreamEndCapture(onto.stream, &mut recorded) };
+        drop(alone);
         worked?;
         check("cuStreamEndCapture", ended)?;
         let mut graph = null_mut();

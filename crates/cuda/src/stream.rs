@@ -8,7 +8,7 @@ use ignis_backend::DeviceError;
 use crate::driver::{Context, check};
 
 /// A stream; never destroyed.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream(sys::CUstream);
 
 // SAFETY: streams may be used from any thread that made the context current.

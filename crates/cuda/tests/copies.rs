@@ -5,6 +5,7 @@
 #[path = "../../cpu/tests/support/mod.rs"]
 mod support;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ignis_backend::{
@@ -17,6 +18,13 @@ use ignis_ops::{
 };
 use ignis_types::{Bytes, DType, Limits};
 use support::{LIMITS, Rig, Shape, TINY, llama, prompt};
+
+/// The card, for one test at a time: some time it, and all of them share its bus.
+static CARD: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    CARD.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const SHAPE: Shape = Shape { matrices: DType::BF16, table: DType::BF16, ..TINY };
 /// Pages of an 8B model are as large as this window.
@@ -141,6 +149,7 @@ fn logits(
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn windows_travel_while_rounds_run_and_neither_disturbs_the_other() {
+    let _alone = alone();
     let (mut rig, unused) = rig(4 * WINDOW);
     let place = |i: u32| unused + u64::from(i) * WINDOW as u64;
     let alone = logits(&mut rig, 60, |_| {});
@@ -193,6 +202,7 @@ fn windows_travel_while_rounds_run_and_neither_disturbs_the_other() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn a_copy_out_waits_for_what_was_copied_behind_the_round_under_way() {
+    let _alone = alone();
     let (mut rig, unused) = rig(2 * WINDOW);
     let tokens = prompt(600, SHAPE.vocab, 9);
     let mut frame = rig.device.host_memory(1, WINDOW).unwrap().pop().unwrap();
@@ -214,6 +224,41 @@ fn a_copy_out_waits_for_what_was_copied_behind_the_round_under_way() {
         frame = wait(&mut rig.device, copies);
         rig.device.collect(&mut []).unwrap();
         assert!(frame[..] == wanted[..], "pattern {seed}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn loads_on_other_threads_run_no_rounds_but_their_own() {
+    let _alone = alone();
+    let load = || logits(&mut rig(0).0, 20, |_| {});
+    let wanted = load();
+    let again = || (0..3).for_each(|_| assert_eq!(load(), wanted));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(again);
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn a_copy_out_sees_what_the_rounds_before_it_wrote() {
+    let _alone = alone();
+    let (mut rig, _) = rig(0);
+    let tokens = prompt(600, SHAPE.vocab, 9);
+    let page = rig.device.layout().kv_page_bytes(&rig.program.kv).unwrap().0 as usize;
+    let pages = 10 * page;
+    let mut frame = rig.device.host_memory(1, pages).unwrap().pop().unwrap();
+    for lane in 0..4 {
+        rig.round(&[(lane, 0, &tokens)]);
+        let at = rig.addresses.kv_pool;
+        let all = [CopyPart { at, host: 0, bytes: pages }];
+        let copies = rig.device.begin_copies(CopyWay::Out, frame, &mut all.into_iter(), true);
+        frame = wait(&mut rig.device, copies);
+        let mut found = vec![0; pages];
+        rig.device.read(at, &mut found).unwrap();
+        assert!(frame[..pages] == found[..], "lane {lane}");
     }
 }
 
@@ -246,6 +291,7 @@ fn shapes(at: u64) -> Vec<Vec<CopyPart>> {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn what_travels_is_summed_where_it_lies() {
+    let _alone = alone();
     let (mut rig, unused) = rig(WINDOW);
     let device = &mut rig.device;
     let mut frame = device.host_memory(1, WINDOW).unwrap().pop().unwrap();
@@ -278,6 +324,7 @@ fn what_travels_is_summed_where_it_lies() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn what_is_in_flight_when_a_device_goes_keeps_its_memory() {
+    let _alone = alone();
     for _ in 0..3 {
         let (mut rig, unused) = rig(COPIES_MAX * WINDOW);
         let frames = rig.device.host_memory(COPIES_MAX, WINDOW).unwrap();
@@ -292,6 +339,7 @@ fn what_is_in_flight_when_a_device_goes_keeps_its_memory() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn a_table_on_the_host_gives_the_same_bits() {
+    let _alone = alone();
     let shapes = [DType::BF16, DType::Q8_0, DType::Q4K, DType::Q6K].map(|table| Shape {
         hidden: 256,
         inner: 512,
@@ -326,6 +374,7 @@ fn fastest(mut run: impl FnMut()) -> f64 {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn pages_travel_at_the_rate_of_one_pinned_copy() {
+    let _alone = alone();
     let all = WINDOWS * WINDOW;
     let (mut rig, unused) = rig(all);
     let device = &mut rig.device;

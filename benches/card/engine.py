@@ -172,8 +172,9 @@ class Suite:
         }
 
     def beside_move(self) -> dict[str, Any]:
-        """Decode rounds of one lane, alone and while another lane's sequence goes to KV-RAM and
-        back: each round begun, the move advanced once, the round finished, as in service."""
+        """Decode rounds of one lane while another lane's sequence goes to KV-RAM and back, and
+        alone at the same depths: each round begun, the move advanced once, the round finished, as
+        in service."""
         sizes, model, engine = self.sizes, self.model, self.model.engine
         tokens = self.prompt(sizes.moved)
         first = model.prefill(1, tokens, GREEDY, 64, sizes.prompt)
@@ -184,14 +185,16 @@ class Suite:
         beside_in: list[float] = []
         advances: list[float] = []
         for _ in range(sizes.repetitions):
-            model.prefill(0, self.prompt(64), GREEDY, 3 * sizes.rounds, sizes.prompt)
-            self._rounds_beside(alone, [], sizes.rounds)
+            self._seat_beside()
             image = engine.move_out(1, KV_RAM)
-            self._rounds_beside(beside_out, advances, sizes.rounds)
+            beside_out += self._rounds_beside(sizes.rounds, advances)
+            self._seat_beside()
             engine.move_in(image, 1, held, pages, GREEDY, len(tokens))
-            self._rounds_beside(beside_in, advances, sizes.rounds)
+            found = self._rounds_beside(sizes.rounds, advances)
+            beside_in += found
+            self._seat_beside()
+            alone += self._rounds_beside(len(found), [])
             engine.drop_image(image)
-            engine.release(0)
         engine.release(1)
         # Not medians: not every round has windows beside it.
         out, back = statistics.mean(beside_out), statistics.mean(beside_in)
@@ -201,18 +204,21 @@ class Suite:
             "alone_ms": one * 1e3,
             "out_ms": out * 1e3,
             "in_ms": back * 1e3,
+            "in_rounds": len(beside_in) / sizes.repetitions,
             "advance_us": statistics.mean(advances) * 1e6,
             "advance_us_max": max(advances) * 1e6,
         }
 
-    def _rounds_beside(self, rounds: list[float], advances: list[float], most: int) -> None:
-        """Times of `most` rounds of lane 0 and of the advance in each: of those under way in a
-        move only, if one is, which then ends."""
+    def _seat_beside(self) -> None:
+        self.model.prefill(0, self.prompt(64), GREEDY, 2 * self.sizes.rounds, self.sizes.prompt)
+
+    def _rounds_beside(self, most: int, advances: list[float]) -> list[float]:
+        """Times of `most` rounds of lane 0, which is emptied: of those under way in a move only,
+        if one is, which then ends. `advances` takes the times of the advance in each."""
         engine, lane = self.model.engine, array("I", [0])
         moving = any(engine.moving())
-        for _ in range(most):
-            if moving and not any(engine.moving()):
-                return
+        rounds: list[float] = []
+        while len(rounds) < most and moving == any(engine.moving()):
             began = time.perf_counter()
             engine.begin_round(-1, 0, lane, 1)
             advance = time.perf_counter()
@@ -222,6 +228,8 @@ class Suite:
             rounds.append(time.perf_counter() - began)
         while any(engine.moving()):
             engine.advance(1000)
+        engine.release(0)
+        return rounds
 
     def _until(self, wanted: int) -> None:
         while True:

@@ -171,6 +171,66 @@ class Suite:
             for name, samples in (("move-out", out), ("move-in", back))
         }
 
+    def beside_move(self) -> dict[str, Any]:
+        """Decode rounds of one lane while another lane's sequence goes to KV-RAM and back, and
+        alone at the same depths: each round begun, the move advanced once, the round finished, as
+        in service."""
+        sizes, model, engine = self.sizes, self.model, self.model.engine
+        tokens = self.prompt(sizes.moved)
+        first = model.prefill(1, tokens, GREEDY, 64, sizes.prompt)
+        held = array("I", [*tokens, first])
+        pages = (len(tokens) + 64) // engine.page_tokens + 1
+        alone: list[float] = []
+        beside_out: list[float] = []
+        beside_in: list[float] = []
+        advances: list[float] = []
+        for _ in range(sizes.repetitions):
+            self._seat_beside()
+            image = engine.move_out(1, KV_RAM)
+            beside_out += self._rounds_beside(sizes.rounds, advances)
+            self._seat_beside()
+            engine.move_in(image, 1, held, pages, GREEDY, len(tokens))
+            found = self._rounds_beside(sizes.rounds, advances)
+            beside_in += found
+            self._seat_beside()
+            alone += self._rounds_beside(len(found), [])
+            engine.drop_image(image)
+        engine.release(1)
+        # Not medians: not every round has windows beside it.
+        out, back = statistics.mean(beside_out), statistics.mean(beside_in)
+        one = statistics.mean(alone)
+        return {
+            "value": 100 * (max(out, back) / one - 1),
+            "alone_ms": one * 1e3,
+            "out_ms": out * 1e3,
+            "in_ms": back * 1e3,
+            "in_rounds": len(beside_in) / sizes.repetitions,
+            "advance_us": statistics.mean(advances) * 1e6,
+            "advance_us_max": max(advances) * 1e6,
+        }
+
+    def _seat_beside(self) -> None:
+        self.model.prefill(0, self.prompt(64), GREEDY, 2 * self.sizes.rounds, self.sizes.prompt)
+
+    def _rounds_beside(self, most: int, advances: list[float]) -> list[float]:
+        """Times of `most` rounds of lane 0, which is emptied: of those under way in a move only,
+        if one is, which then ends. `advances` takes the times of the advance in each."""
+        engine, lane = self.model.engine, array("I", [0])
+        moving = any(engine.moving())
+        rounds: list[float] = []
+        while len(rounds) < most and moving == any(engine.moving()):
+            began = time.perf_counter()
+            engine.begin_round(-1, 0, lane, 1)
+            advance = time.perf_counter()
+            engine.advance(0)
+            advances.append(time.perf_counter() - advance)
+            engine.finish_round(self.model.out)
+            rounds.append(time.perf_counter() - began)
+        while any(engine.moving()):
+            engine.advance(1000)
+        engine.release(0)
+        return rounds
+
     def _until(self, wanted: int) -> None:
         while True:
             for event, _, _, text in self.model.engine.advance(0):
@@ -272,7 +332,7 @@ def measure(
 def _measure_load(
     name: str, matrices: str, wanted: Collection[str], sizes: Sizes, where: Where, table: Table
 ) -> dict[str, Any]:
-    moving = {"move-out", "move-in"} & set(wanted)
+    moving = {"move-out", "move-in", "beside-move"} & set(wanted)
     suite = Suite(name, matrices, sizes, where, bool(moving), table)
     one: dict[str, Callable[[], dict[str, Any]]] = {
         "decode-1": lambda: suite.decode(1, 64),
@@ -281,13 +341,14 @@ def _measure_load(
         "prefill": suite.prefill,
         "prefill-host": suite.prefill,
         "hand-over": suite.hand_over,
+        "beside-move": suite.beside_move,
     }
     found: Found = {row: work() for row, work in one.items() if row in wanted}
     if "decode-1" in found:
         found["decode-1"]["sampled_ms"] = suite.decode(1, 64, SAMPLED)["ms"]
     if {"prefill-deep", "decode-1-deep"} & set(wanted):
         found |= suite.deep()
-    if moving:
+    if {"move-out", "move-in"} & set(wanted):
         found |= suite.moves()
     if "memory" in wanted:
         found["memory"] = suite.memory()

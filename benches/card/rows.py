@@ -44,6 +44,7 @@ ROWS = {
         Row("memory", "MiB", "what the driver counts beyond the plan"),
         Row("move-out", "GB/s", "a sequence's pages to KV-RAM", heavy=True),
         Row("move-in", "GB/s", "and back", heavy=True),
+        Row("beside-move", "%", "what a sequence that moves adds to a round beside it", heavy=True),
         Row("ready", "s", "`ignis serve` from its start, weights in the page cache", True, "ready"),
         _with_table_on_host("decode-1"),
         _with_table_on_host("prefill"),

@@ -330,7 +330,7 @@ class Engine:
 
         `fault_ppm` in a million rounds fail with DeviceFaultError, drawn from `seed`; every lane of
         a failed round can only be released. So many disk operations fail, or do harm in silence;
-        with a disk, windows travel beside the rounds and take their time.
+        with a disk, windows travel beside the rounds and take their time, and as many of them fail.
         """
 
     page_tokens: int
@@ -444,8 +444,8 @@ class Engine:
         """Begin to fill an empty lane from an image of the first of `tokens`, for which `pages`
         pages are reserved. The image stays."""
     def advance(self, wait_us: int) -> list[tuple[int, int, bool, str]]:
-        """Move on by at most one window each way. A wait above 0 first waits so long for a disk
-        operation that is in flight.
+        """Move on each way by a window at most, or by the windows that travelled beside the rounds.
+        A wait above 0 first waits so long for a disk operation that is in flight.
 
         Returns what ended, as (event, image, intact, text): event 0 a move out landed, its lane is
         empty; 1 it failed, its lane goes on and its image is gone; 2 a move in landed, its lane is

@@ -46,7 +46,8 @@ def test_every_row_of_a_small_model_is_measured(name: str) -> None:
     assert list(found["rows"])
     assert set(found["rows"]) == set(ENGINE_ROWS)
     for row, values in found["rows"].items():
-        assert row in {"memory", "hand-over"} or values["value"] > 0, row
+        may_be_none = row in {"memory", "hand-over", "beside-move"}
+        assert may_be_none or values["value"] > 0, row
     decoded = found["rows"]["decode-8"]
     assert decoded["value"] * decoded["ms"] == pytest.approx(1e3 * SMALL.lanes)
     assert decoded["read_bytes"] > engine.bytes_read(name, "q8_0")

@@ -14,7 +14,7 @@ from ignis.plan.cuda import nvrtc_file
 ROOT = Path(__file__).parents[2]
 # Each with the variable that names its built binary, for a machine without Rust
 # (`CARD_TESTS=path CARD_COPIES=path make gpu`), and how many tests it has.
-BINARIES = {"card": ("CARD_TESTS", 11), "copies": ("CARD_COPIES", 5)}
+BINARIES = {"card": ("CARD_TESTS", 11), "copies": ("CARD_COPIES", 8)}
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(1200)]
 

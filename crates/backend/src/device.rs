@@ -106,10 +106,10 @@ pub trait Device: Send {
     /// returns without waiting for either; the arguments are not looked at after that.
     ///
     /// `Ok(false)`: this device only runs rounds whole. After `Ok(true)` and until `collect`, only
-    /// `read`, `write` and `copy` are called: they write nowhere where the round reads or writes,
-    /// and what they read of a page that it writes to are other rows than those. They may run
-    /// beside the round, and see all that earlier rounds wrote. After an error nothing is under
-    /// way, as after one of `collect`.
+    /// `read`, `write`, `copy` and copies beside rounds are called: they write nowhere where the
+    /// round reads or writes, and what they read of a page that it writes to are other rows than
+    /// those. They may run beside the round, and see all that earlier rounds wrote. After an error
+    /// nothing is under way, as after one of `collect`.
     fn start(
         &mut self,
         _round: &Round<'_>,
@@ -167,8 +167,12 @@ pub trait Device: Send {
         false
     }
     /// Begins copies that belong together and returns at once. The device has `host` until they are
-    /// over. They see what everything begun before them wrote; what is written meanwhile to the
-    /// bytes copied out may be seen or not. Nobody touches the bytes copied in until they are over.
+    /// over. They see what everything begun before them wrote, but for a round that was started and
+    /// not collected: beside that they run. What is written meanwhile to the bytes copied out may
+    /// be seen or not. Nobody touches the bytes copied in until they are over.
+    ///
+    /// With `still`, nobody writes to the bytes copied out before the copies are over, and they are
+    /// summed where they lie; without, the sum is that of no bytes.
     ///
     /// At most [`COPIES_MAX`] each way are in flight. A failure is told when they are over.
     fn begin_copies(
@@ -176,8 +180,9 @@ pub trait Device: Send {
         way: CopyWay,
         host: Blocks,
         parts: &mut dyn Iterator<Item = CopyPart>,
+        still: bool,
     ) -> CopyId {
-        let _ = (way, host, parts);
+        let _ = (way, host, parts, still);
         unreachable!("this device does not copy beside its rounds")
     }
     /// Gives back the memory of copies that are over, `None` while they are not; with `wait` it

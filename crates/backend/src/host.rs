@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::disk::BLOCK_BYTES;
 use crate::error::DeviceError;
+use crate::sum::Sum;
 
 /// Memory of the host that a device gave: always the same bytes, whole blocks, aligned to one.
 pub trait HostBytes: Send + Sync {
@@ -114,8 +115,10 @@ pub struct CopyId(pub u32);
 pub struct Copied {
     /// The memory that they went to or came from.
     pub host: Blocks,
-    /// Whether all of them succeeded; if not, what they wrote is unspecified.
-    pub result: Result<(), DeviceError>,
+    /// The sum of what travelled, in the order of the parts, where the device has it: of the
+    /// reservation's bytes, before or after. An error if not all of them succeeded; then what they
+    /// wrote is unspecified.
+    pub result: Result<Sum, DeviceError>,
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod host;
 mod layout;
 mod pinned;
 mod stored;
+mod sum;
 
 pub use device::{Addresses, COPIES_MAX, Device, LaneSampling, Recorded};
 pub use disk::{BLOCK_BYTES, Disk, DiskAction, DiskDone, DiskError, DiskOp};
@@ -28,6 +29,7 @@ pub use fused::{
 pub use host::{Blocks, Copied, CopyId, CopyPart, CopyWay, HostBytes};
 pub use layout::{Activations, DeviceLayout, KvFormat, SAMPLE_ROW_BYTES};
 pub use stored::{
-    DRAW_BYTES, FEW_ROWS, GRAPH_LANES_MAX, RUNS_MAX, SAMPLE_PART_IDS, StoredLayout, StoredScratch,
-    encoded_image, is_long, run_classes, runs, sample_state_bytes,
+    DRAW_BYTES, FEW_ROWS, GRAPH_LANES_MAX, RUNS_MAX, SAMPLE_PART_IDS, SUM_SLOT_BYTES, StoredLayout,
+    StoredScratch, encoded_image, is_long, run_classes, runs, sample_state_bytes,
 };
+pub use sum::Sum;

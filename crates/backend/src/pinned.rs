@@ -4,7 +4,7 @@ use ignis_ops::{LOGIT_BIAS_MAX, Program, WeightKind, WeightSpec};
 use ignis_types::{Bytes, Limits, Overflow};
 
 use crate::layout::{DeviceLayout, SAMPLE_ROW_BYTES};
-use crate::stored::{DRAW_BYTES, StoredLayout, StoredScratch};
+use crate::stored::{DRAW_BYTES, SUM_SLOTS, StoredLayout, StoredScratch};
 
 /// Pieces of a round's inputs: of rounds that decode, and of others.
 const PIECES: u64 = 2;
@@ -33,7 +33,7 @@ impl StoredLayout {
         Ok((places, end))
     }
 
-    /// What rounds and sampling send and fetch.
+    /// What rounds and sampling send and fetch, and the sums of what travels.
     pub(crate) fn pinned_rounds(
         &self,
         scratch: &StoredScratch,
@@ -41,6 +41,7 @@ impl StoredLayout {
     ) -> Result<Bytes, Overflow> {
         let inputs = Bytes(scratch.inv_freq - scratch.tokens).times(PIECES)?;
         let lane = DRAW_BYTES + 8 * LOGIT_BIAS_MAX as u64 + SAMPLE_ROW_BYTES;
-        inputs.plus(Bytes(lane).times(u64::from(limits.lanes_max))?)
+        let lanes = Bytes(lane).times(u64::from(limits.lanes_max))?;
+        inputs.plus(lanes)?.plus(Bytes(8 * SUM_SLOTS))
     }
 }

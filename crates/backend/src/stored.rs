@@ -6,6 +6,7 @@ use ignis_ops::{
 };
 use ignis_types::{Bytes, DType, Limits, Overflow};
 
+use crate::device::COPIES_MAX;
 use crate::fused::{EncodedRows, FusedProgram, FusedStep, StoredActivations, StoredProducts};
 use crate::layout::{DeviceLayout, KvFormat};
 
@@ -47,6 +48,12 @@ const SAMPLE_LAUNCHES: u64 = 3;
 /// What they leave each other of a lane: 1,024 bins, and a key and a sum for each part.
 const SAMPLE_BINS_BYTES: u64 = 32 + 16 * 1024;
 const SAMPLE_PART_BYTES: u64 = 16;
+
+/// Bytes in which the sum of copies is made on a device: the sum, and a count.
+pub const SUM_SLOT_BYTES: u64 = 16;
+
+/// Copies in flight, both ways.
+pub(crate) const SUM_SLOTS: u64 = 2 * COPIES_MAX as u64;
 
 const ALIGN: u64 = 256;
 
@@ -148,6 +155,8 @@ pub struct StoredScratch {
     pub squares: u64,
     /// Of more rows of a norm: what products of them are multiplied with, `[rows]` f32.
     pub scales: u64,
+    /// Where sums of what travels meet, `[2 (out, in), COPIES_MAX]` of [`SUM_SLOT_BYTES`].
+    pub sums: u64,
     /// One behind the last byte.
     pub end: u64,
 }
@@ -201,6 +210,7 @@ impl StoredScratch {
             arrived: part(Bytes(4 * lanes).times(program.kv.kv_heads.into())?)?,
             squares: part(Bytes(4 * rows.min(FEW_ROWS.into())).times(sixteens)?)?,
             scales: part(Bytes(4 * scaled))?,
+            sums: part(Bytes(SUM_SLOT_BYTES * SUM_SLOTS))?,
             end: end.0,
         })
     }

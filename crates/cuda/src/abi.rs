@@ -182,6 +182,31 @@ pub(crate) struct Samples {
     pub(crate) vocab: u32,
 }
 
+/// Parts of one launch that sums: `SUM_PARTS` of `sums.cu`.
+pub(crate) const SUM_PARTS: usize = 64;
+
+/// `struct SumPart` of `sums.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SumPart {
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    /// Bytes of this part and those before it.
+    pub(crate) end: u64,
+}
+
+/// `struct SumParts` of `sums.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SumParts {
+    pub(crate) parts: [SumPart; SUM_PARTS],
+    pub(crate) slot: u64,
+    /// Of the host, as the card addresses it.
+    pub(crate) out: u64,
+    pub(crate) slices: u32,
+    pub(crate) unused: u32,
+}
+
 // The compilers of both sides lay structures out by the same rules; this is what they come to.
 const _: () = {
     assert!(size_of::<Weight>() == 16 && offset_of!(Weight, rows) == 8);
@@ -201,6 +226,8 @@ const _: () = {
     assert!(size_of::<Inputs>() == 56 && offset_of!(Inputs, positions) == 16);
     assert!(offset_of!(Inputs, draws) == 40);
     assert!(size_of::<Samples>() == 72 && offset_of!(Samples, bias_max) == 64);
+    assert!(size_of::<SumPart>() == 24 && offset_of!(SumParts, slot) == 24 * SUM_PARTS);
+    assert!(size_of::<SumParts>() == 24 * SUM_PARTS + 24);
 };
 
 #[cfg(test)]

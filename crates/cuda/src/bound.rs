@@ -174,7 +174,8 @@ impl Bound {
             context,
             &limits,
             bytes_max,
-            |counts| {
+            |context, counts| {
+                let run = Launcher { context, ..run };
                 run.fetch_inputs(&fetched, counts.rows)?;
                 walk(run, fixed, compiled, counts, (true, true))?;
                 sampler.launch(run, counts.rows)
@@ -185,6 +186,6 @@ impl Bound {
             },
         )?;
         let counted = 4 * u64::from(self.vocab) * u64::from(lanes);
-        memory.zero(context, self.addresses.penalty_counts, counted)
+        memory.zero(context.stream, self.addresses.penalty_counts, counted)
     }
 }

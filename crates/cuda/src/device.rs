@@ -22,6 +22,7 @@ use crate::program::{Place, Step, compile};
 use crate::round::{Counts, RoundInputs};
 use crate::sampling::Sampler;
 use crate::steps::Fixed;
+use crate::sums::Sums;
 use crate::tables;
 use crate::weights;
 
@@ -66,8 +67,10 @@ impl CudaDevice {
         self.memory.as_ref().expect("memory is reserved before it is used")
     }
 
-    /// Makes the context current, and gives the parts of a bound device.
+    /// Makes the context current, and gives the parts of a bound device, to put work on its stream
+    /// that copies wait for.
     fn parts(&mut self) -> Result<(Launcher<'_>, &Memory, &mut Bound), DeviceError> {
+        self.copies.set_marked(false);
         let context = &self.opened.context;
         context.enter()?;
         let (kernels, products) = (&self.kernels, self.layout.products);
@@ -176,8 +179,10 @@ impl Device for CudaDevice {
         let tiling = (compiled.group, fixed.attention.tiles.rows, compiled.vocab);
         let inputs = RoundInputs::new(&scratch, addresses.scratch.0, limits, tiling)?;
         let sampler = Sampler::new(memory, addresses, limits, (logits, program.vocab))?;
-        let own = inputs.pinned_bytes() + sampler.pinned_bytes();
+        let sums = Sums::new(self.kernels.sum_parts, addresses.scratch.0 + scratch.sums)?;
+        let own = inputs.pinned_bytes() + sampler.pinned_bytes() + sums.pinned_bytes();
         tables::check_pinned(layout, program, limits, tables + own)?;
+        self.copies.place_sums(sums);
         let graph_bytes = layout.graph_bytes(program, limits).map_err(too_large)?;
         self.bound = Some(Bound {
             graphs: Graphs::default(),
@@ -245,8 +250,11 @@ impl Device for CudaDevice {
         round: &Round<'_>,
         lanes: &[LaneSampling<'_>],
     ) -> Result<bool, DeviceError> {
+        self.opened.context.enter()?;
+        self.copies.mark(&self.opened.context)?;
         let (run, memory, bound) = self.parts()?;
         bound.start(run, memory, round, lanes)?;
+        self.copies.set_marked(true);
         Ok(true)
     }
 
@@ -276,7 +284,7 @@ impl Device for CudaDevice {
         assert!(lane < bound.limits.lanes_max, "lane {lane} of the penalties");
         let row = 4 * u64::from(bound.vocab);
         let at = bound.addresses.penalty_counts + u64::from(lane) * row;
-        memory.zero(context, at, row)?;
+        memory.zero(context.stream, at, row)?;
         // The lane's sampling keys are free between rounds, and hold two ids for each of the vocab.
         let keys = bound.sampler.keys_at(lane);
         let room = 2 * bound.vocab as usize;
@@ -306,6 +314,7 @@ impl Device for CudaDevice {
 
     fn copy(&mut self, from: u64, to: u64, bytes: Bytes) -> Result<(), DeviceError> {
         assert!(from.abs_diff(to) >= bytes.0, "a copy of {bytes} overlaps itself");
+        self.copies.set_marked(false);
         self.opened.context.enter()?;
         self.memory().copy(&self.opened.context, from, to, bytes.0)
     }
@@ -318,7 +327,7 @@ impl Device for CudaDevice {
 
     fn pinned(&self) -> Bytes {
         let own = |bound: &Bound| bound.inputs.pinned_bytes() + bound.sampler.pinned_bytes();
-        Bytes(self.pinned + self.bound.as_ref().map_or(0, own))
+        Bytes(self.pinned + self.copies.pinned_bytes() + self.bound.as_ref().map_or(0, own))
     }
 
     fn copies_beside(&self) -> bool {
@@ -330,17 +339,17 @@ impl Device for CudaDevice {
         way: CopyWay,
         host: Blocks,
         parts: &mut dyn Iterator<Item = CopyPart>,
+        still: bool,
     ) -> CopyId {
         let context = &self.opened.context;
         let entered = context.enter();
         let memory = self.memory.as_ref().expect("memory is reserved before it is used");
-        self.copies.begin((context, memory), entered, way, host, parts)
+        self.copies.begin((context, memory), entered, (way, still), host, parts)
     }
 
     fn end_copies(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
-        let context = &self.opened.context;
-        let entered = context.enter();
-        self.copies.end(context, entered, copies, wait)
+        let entered = self.opened.context.enter();
+        self.copies.end(entered, copies, wait)
     }
 }
 

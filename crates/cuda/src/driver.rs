@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::Mutex;
 
 use cudarc::driver::sys::{self, CUresult};
 use ignis_backend::DeviceError;
@@ -54,8 +55,11 @@ fn error_name(result: CUresult) -> String {
 /// driver that can record that.
 const OVERLAP_MIN: (u32, (u32, u32)) = (9, (12, 3));
 
+/// Held while something is recorded.
+static RECORDING: Mutex<()> = Mutex::new(());
+
 /// A card's primary context, held until the process ends, and the stream that rounds run on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Context {
     card: Card,
     context: sys::CUcontext,
@@ -64,6 +68,10 @@ pub(crate) struct Context {
     overlap: bool,
     /// For copies beside the rounds: to the host, and from it.
     pub(crate) copy_streams: [Stream; 2],
+    /// For the sums of what either has copied.
+    pub(crate) sum_streams: [Stream; 2],
+    /// For recordings, which take in all that the stream is given: no other thread has this one.
+    recorder: Stream,
 }
 
 // SAFETY: contexts and streams may be used from any thread that made the context current, which
@@ -94,7 +102,9 @@ impl Context {
         }
         let overlap = card.capability.0 >= OVERLAP_MIN.0 && driver >= OVERLAP_MIN.1;
         let copy_streams = [Stream::new()?, Stream::new()?];
-        Ok(Context { card: card.clone(), context, stream, overlap, copy_streams })
+        let sum_streams = [Stream::new()?, Stream::new()?];
+        let (card, recorder) = (card.clone(), Stream::new()?);
+        Ok(Context { card, context, stream, overlap, copy_streams, sum_streams, recorder })
     }
 
     /// Makes the context current on this thread.
@@ -160,6 +170,34 @@ impl Context {
         overlaps: bool,
         args: &mut [*mut c_void],
     ) -> Result<(), DeviceError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.launch_on((self.stream, self.overlap && overlaps), f, shape, args) }
+    }
+
+    /// Starts a kernel on another stream.
+    ///
+    /// # Safety
+    /// As of [`Context::launch`].
+    pub(crate) unsafe fn launch_beside(
+        &self,
+        stream: &Stream,
+        f: Function,
+        shape: Shape,
+        args: &mut [*mut c_void],
+    ) -> Result<(), DeviceError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.launch_on((stream.raw(), false), f, shape, args) }
+    }
+
+    /// # Safety
+    /// As of [`Context::launch`].
+    unsafe fn launch_on(
+        &self,
+        (stream, may_overlap): (sys::CUstream, bool),
+        f: Function,
+        shape: Shape,
+        args: &mut [*mut c_void],
+    ) -> Result<(), DeviceError> {
         let (x, y, z) = shape.grid;
         let mut overlap = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
@@ -174,9 +212,9 @@ impl Context {
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: shape.shared_bytes,
-            hStream: self.stream,
+            hStream: stream,
             attrs: &mut overlap,
-            numAttrs: u32::from(self.overlap && overlaps),
+            numAttrs: u32::from(may_overlap),
         };
         // SAFETY: the caller's contract; the driver copies arguments and attributes before it
         // returns.
@@ -189,18 +227,23 @@ impl Context {
         Look::at(&self.card)
     }
 
-    /// Records what `work` puts on the stream instead of running it.
+    /// Records what `work` puts on the stream of the context that it is given, instead of running
+    /// it.
     pub(crate) fn record(
         &self,
-        work: impl FnOnce() -> Result<(), DeviceError>,
+        work: impl FnOnce(&Context) -> Result<(), DeviceError>,
     ) -> Result<Graph, DeviceError> {
+        let alone = RECORDING.lock().unwrap_or_else(|error| error.into_inner());
+        let onto = Context { stream: self.recorder.raw(), ..self.clone() };
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is never destroyed, and nothing else uses it until the end below.
-        check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) })?;
-        let worked = work();
+        // SAFETY: the stream is never destroyed, and nothing else uses it until the end below, as
+        // the lock is held.
+        check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(onto.stream, mode) })?;
+        let worked = work(&onto);
         let mut recorded = null_mut();
         // SAFETY: writes one handle; ends the recording whatever happened in it.
-        let ended = unsafe { sys::cuStreamEndCapture(self.stream, &mut recorded) };
+        let ended = unsafe { sys::cuStreamEndCapture(onto.stream, &mut recorded) };
+        drop(alone);
         worked?;
         check("cuStreamEndCapture", ended)?;
         let mut graph = null_mut();
@@ -271,57 +314,5 @@ impl Module {
         let result = unsafe { sys::cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), at, bytes) };
         check("cuMemcpyDtoH", result)?;
         Ok(words)
-    }
-}
-
-/// A mark on the stream.
-#[derive(Debug)]
-pub(crate) struct Event(pub(crate) sys::CUevent);
-
-// SAFETY: events may be used from any thread that made the context current.
-unsafe impl Send for Event {}
-
-impl Event {
-    /// An event that counts as passed.
-    pub(crate) fn new() -> Result<Event, DeviceError> {
-        let mut event = null_mut();
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-        // SAFETY: writes one handle.
-        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, flags) })?;
-        Ok(Event(event))
-    }
-
-    /// Puts the mark behind everything on the stream.
-    pub(crate) fn record(&self, context: &Context) -> Result<(), DeviceError> {
-        // SAFETY: both handles are alive.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, context.stream) })
-    }
-
-    /// Puts the mark behind everything on another stream.
-    pub(crate) fn record_on(&self, stream: &Stream) -> Result<(), DeviceError> {
-        // SAFETY: both handles are alive.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, stream.raw()) })
-    }
-
-    /// Whether the stream has passed the mark.
-    pub(crate) fn is_over(&self) -> Result<bool, DeviceError> {
-        // SAFETY: the handle is alive.
-        match unsafe { sys::cuEventQuery(self.0) } {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            result => check("cuEventQuery", result).map(|()| true),
-        }
-    }
-
-    /// Waits until the stream has passed the mark.
-    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
-        // SAFETY: the handle is alive.
-        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.0) })
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: the handle is this value's.
-        let _ = unsafe { sys::cuEventDestroy_v2(self.0) };
     }
 }

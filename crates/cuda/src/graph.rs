@@ -39,17 +39,17 @@ fn decode_counts(width: u32, runs: u32) -> Counts {
 
 impl Graphs {
     /// Records every kind of round while the driver takes no more than `bound` bytes. `work` puts
-    /// one on the stream; `check` runs a recorded one.
+    /// one on the stream of the context that it is given; `check` runs a recorded one.
     pub(crate) fn record(
         context: &Context,
         limits: &Limits,
         bound: u64,
-        work: impl Fn(&Counts) -> Result<(), DeviceError>,
+        work: impl Fn(&Context, &Counts) -> Result<(), DeviceError>,
         check: impl Fn(&Graph) -> Result<(), DeviceError>,
     ) -> Result<Graphs, DeviceError> {
         let mut before = context.look();
         let made = kinds(limits).map(|counts| {
-            let graph = context.record(|| work(&counts))?;
+            let graph = context.record(|onto| work(onto, &counts))?;
             check(&graph)?;
             let now = context.look();
             let taken = before.taken_until(&now).0;

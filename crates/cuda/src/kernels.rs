@@ -8,6 +8,7 @@ use crate::card::Card;
 use crate::driver::{Context, Function, Module};
 use crate::launch::{SCALAR_THREADS, SPLIT_QUERIES, TILE_QUERIES, attention_shared};
 use crate::open::CudaOptions;
+use crate::sums::SumKernel;
 use crate::units::{
     FORMATS, Part, Target, Unit, attention_of, formats_of, parts_of, stored_name, width_of,
 };
@@ -110,6 +111,7 @@ pub(crate) struct Kernels {
     pub(crate) sample_largest: Function,
     pub(crate) sample_masses: Function,
     pub(crate) sample_draw: Function,
+    pub(crate) sum_parts: SumKernel,
 }
 
 /// Units that are loaded on a card.
@@ -187,6 +189,7 @@ impl Kernels {
             sample_largest: find(sample, "sample_largest")?,
             sample_masses: find(sample, "sample_masses")?,
             sample_draw: find(sample, "sample_draw")?,
+            sum_parts: SumKernel::find(modules.of(&Unit::sums()))?,
         })
     }
 }

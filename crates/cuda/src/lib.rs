@@ -44,6 +44,7 @@ mod sources;
 mod steps;
 mod stream;
 mod suits;
+mod sums;
 mod tables;
 mod units;
 mod weights;

@@ -15,8 +15,9 @@ use ignis_backend::DeviceError;
 use ignis_formats::quant;
 use ignis_types::DType;
 
-use crate::driver::{Context, Event};
+use crate::driver::Context;
 use crate::memory::{Memory, Pinned};
+use crate::stream::Event;
 
 /// Bytes of a piece: large enough that starting the threads that pack it costs little.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;

@@ -152,11 +152,11 @@ impl Memory {
         }
     }
 
-    /// Zeros a span, in the order of the stream.
-    pub(crate) fn zero(&self, context: &Context, at: u64, len: u64) -> Result<(), DeviceError> {
+    /// Zeros a span, in the order of a stream.
+    pub(crate) fn zero(&self, stream: sys::CUstream, at: u64, len: u64) -> Result<(), DeviceError> {
         let to = self.address(at, len);
         // SAFETY: the span lies in the allocation.
-        let result = unsafe { sys::cuMemsetD8Async(to, 0, len as usize, context.stream) };
+        let result = unsafe { sys::cuMemsetD8Async(to, 0, len as usize, stream) };
         check("cuMemsetD8Async", result)
     }
 }
@@ -184,8 +184,9 @@ impl Pinned {
     pub(crate) fn new(len: usize) -> Result<Pinned, DeviceError> {
         let mut base: *mut c_void = null_mut();
         let len = len.max(1);
+        let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: writes one address.
-        let result = unsafe { sys::cuMemHostAlloc(&mut base, len, sys::CU_MEMHOSTALLOC_DEVICEMAP) };
+        let result = unsafe { sys::cuMemHostAlloc(&mut base, len, flags) };
         check("cuMemHostAlloc", result).map_err(|error| DeviceError::Reserve {
             bytes: Bytes(len as u64),
             space: "pinned memory",
@@ -216,6 +217,13 @@ impl Pinned {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; `&mut self` keeps others away.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+
+    /// The u64 at byte `at`, which the card may have written since it was last read.
+    pub(crate) fn word(&self, at: usize) -> u64 {
+        let span = &self.bytes()[at..at + 8];
+        // SAFETY: eight bytes of the block, which is aligned to a page.
+        unsafe { span.as_ptr().cast::<u64>().read_volatile() }
     }
 
     /// Starts copying the first `len` bytes to `at`. They must not be written before the copy is

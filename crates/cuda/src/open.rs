@@ -4,16 +4,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use ignis_backend::{
-    CopyWay, DeviceError, KvFormat, StoredActivations, StoredLayout, StoredProducts,
+    CopyWay, DeviceError, KvFormat, SUM_SLOT_BYTES, StoredActivations, StoredLayout, StoredProducts,
 };
 use ignis_ops::{Program, WeightKind};
 use ignis_types::{Bytes, DType, PlanLine};
 
+use crate::abi::{SUM_PARTS, SumPart, SumParts};
 use crate::card::{self, Card};
 use crate::driver::Context;
 use crate::found::{card_memory, probe};
 use crate::judge::{CudaFound, context_refused, judge};
 use crate::kernels::{Kernels, Modules};
+use crate::launch::Launcher;
 use crate::look::Look;
 use crate::memory::Memory;
 use crate::nvml;
@@ -208,7 +210,7 @@ impl Opened {
         }
         let kernels = Kernels::new(context, card, &modules, options)?;
         force(context, &kernels)?;
-        force_copies(context)?;
+        force_copies(context, &kernels)?;
         let more = before.taken_until(&Look::at(card)).0;
         let [context_line, (residual, bytes)] = self.measured;
         let measured = [context_line, (residual, Bytes(bytes.0 + more))];
@@ -217,8 +219,9 @@ impl Opened {
     }
 }
 
-/// Makes the driver take now what it would take at a first copy each way beside the rounds.
-fn force_copies(context: &Context) -> Result<(), DeviceError> {
+/// Makes the driver take now what it would take at a first copy each way beside the rounds, and
+/// its sum.
+fn force_copies(context: &Context, kernels: &Kernels) -> Result<(), DeviceError> {
     let memory = Memory::new(context, Bytes(4096))?;
     let mut host = [0u8; 4096];
     for (way, stream) in [CopyWay::Out, CopyWay::In].into_iter().zip(&context.copy_streams) {
@@ -226,17 +229,24 @@ fn force_copies(context: &Context) -> Result<(), DeviceError> {
         unsafe { memory.travel(stream, way, 0, &mut host)? };
         stream.wait()?;
     }
+    let nothing = SumParts {
+        parts: [SumPart::default(); SUM_PARTS],
+        slot: memory.address(0, SUM_SLOT_BYTES),
+        out: memory.address(SUM_SLOT_BYTES, 8),
+        slices: 0,
+        unused: 0,
+    };
+    for stream in &context.sum_streams {
+        kernels.sum_parts.launch(context, stream, &nothing)?;
+        stream.wait()?;
+    }
     Ok(())
 }
 
 /// The same for a first launch, of a kernel that touches nothing.
 fn force(context: &Context, kernels: &Kernels) -> Result<(), DeviceError> {
-    let launcher = crate::launch::Launcher {
-        context,
-        kernels,
-        products: StoredProducts::Same,
-        overlaps: true,
-    };
+    let products = StoredProducts::Same;
+    let launcher = Launcher { context, kernels, products, overlaps: true };
     launcher.add_rows(0, 0, 0)?;
     context.wait()
 }

@@ -8,8 +8,9 @@ use ignis_ops::Round;
 use ignis_types::{Limits, PAGE_TOKENS};
 
 use crate::abi::Inputs;
-use crate::driver::{Context, Event};
+use crate::driver::Context;
 use crate::memory::{Memory, Pinned};
+use crate::stream::Event;
 
 /// What a round's launches need to know on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

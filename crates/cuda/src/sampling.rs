@@ -8,9 +8,10 @@ use ignis_ops::{LOGIT_BIAS_MAX, SampleOut, TOP_LOGPROBS_MAX};
 use ignis_types::Limits;
 
 use crate::abi::Samples;
-use crate::driver::{Context, Event};
+use crate::driver::Context;
 use crate::launch::Launcher;
 use crate::memory::{Memory, Pinned};
+use crate::stream::Event;
 
 const DRAW: usize = DRAW_BYTES as usize;
 const BIASES: usize = 8 * LOGIT_BIAS_MAX;

@@ -9,9 +9,10 @@ use crate::nvrtc;
 use crate::units::Unit;
 
 /// Files of kernels: names without `.cu`, and texts, which include some of [`HEADERS`].
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("rows", include_str!("../kernels/rows.cu")),
     ("sample", include_str!("../kernels/sample.cu")),
+    ("sums", include_str!("../kernels/sums.cu")),
     ("attend", include_str!("../kernels/attend.cu")),
     ("attention", include_str!("../kernels/attention.cu")),
     ("linear", include_str!("../kernels/linear.cu")),

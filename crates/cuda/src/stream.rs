@@ -1,14 +1,14 @@
-//! Streams beside the one that rounds run on, and who waits for whom.
+//! Streams beside the one that rounds run on, marks on all of them, and who waits for whom.
 
 use std::ptr::null_mut;
 
-use cudarc::driver::sys;
+use cudarc::driver::sys::{self, CUresult};
 use ignis_backend::DeviceError;
 
-use crate::driver::{Context, Event, check};
+use crate::driver::{Context, check};
 
 /// A stream; never destroyed.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream(sys::CUstream);
 
 // SAFETY: streams may be used from any thread that made the context current.
@@ -33,7 +33,8 @@ impl Stream {
 
     /// What is put on the stream from now on runs behind the event's mark.
     pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
-        wait_for(self.0, event)
+        // SAFETY: both handles are alive.
+        check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.0, event.0, 0) })
     }
 
     /// Waits until everything on the stream is done.
@@ -43,14 +44,54 @@ impl Stream {
     }
 }
 
-impl Context {
-    /// What is put on the stream of rounds from now on runs behind the event's mark.
-    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
-        wait_for(self.stream, event)
+/// A mark on a stream.
+#[derive(Debug)]
+pub(crate) struct Event(sys::CUevent);
+
+// SAFETY: events may be used from any thread that made the context current.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// An event that counts as passed.
+    pub(crate) fn new() -> Result<Event, DeviceError> {
+        let mut event = null_mut();
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: writes one handle.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, flags) })?;
+        Ok(Event(event))
+    }
+
+    /// Puts the mark behind everything on the stream.
+    pub(crate) fn record(&self, context: &Context) -> Result<(), DeviceError> {
+        // SAFETY: both handles are alive.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, context.stream) })
+    }
+
+    /// Puts the mark behind everything on another stream.
+    pub(crate) fn record_on(&self, stream: &Stream) -> Result<(), DeviceError> {
+        // SAFETY: both handles are alive.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(self.0, stream.raw()) })
+    }
+
+    /// Whether the stream has passed the mark.
+    pub(crate) fn is_over(&self) -> Result<bool, DeviceError> {
+        // SAFETY: the handle is alive.
+        match unsafe { sys::cuEventQuery(self.0) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("cuEventQuery", result).map(|()| true),
+        }
+    }
+
+    /// Waits until the stream has passed the mark.
+    pub(crate) fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the handle is alive.
+        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.0) })
     }
 }
 
-fn wait_for(stream: sys::CUstream, event: &Event) -> Result<(), DeviceError> {
-    // SAFETY: both handles are alive.
-    check("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream, event.0, 0) })
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this value's.
+        let _ = unsafe { sys::cuEventDestroy_v2(self.0) };
+    }
 }

@@ -116,6 +116,11 @@ impl Unit {
         Unit::whole("sample")
     }
 
+    /// Sums of what travels beside rounds.
+    pub(crate) fn sums() -> Unit {
+        Unit::whole("sums")
+    }
+
     /// Attention on tensor cores, for a width of [`width_of`].
     pub(crate) fn attend(width: u32, target: Target) -> Unit {
         let mut defines = vec![format!("WIDTH={width}")];
@@ -211,7 +216,8 @@ pub(crate) fn attention_of(options: &CudaOptions, target: Target) -> Result<Unit
 ///
 /// Errors: a width of head that no kernel has.
 pub(crate) fn needed(options: &CudaOptions, target: Target) -> Result<Vec<Unit>, DeviceError> {
-    let mut units = vec![Unit::rows(), Unit::sample(), attention_of(options, target)?];
+    let attention = attention_of(options, target)?;
+    let mut units = vec![Unit::rows(), Unit::sample(), Unit::sums(), attention];
     for format in formats_of(options) {
         let parts = parts_of(options, target).iter();
         units.extend(parts.map(|&part| Unit::linear(format, part, target)));
@@ -223,7 +229,7 @@ pub(crate) fn needed(options: &CudaOptions, target: Target) -> Result<Vec<Unit>,
 pub fn units(capability: (u32, u32)) -> Vec<Unit> {
     let own = Target { capability, kernels: CudaKernels::Own };
     let portable = Target { kernels: CudaKernels::Portable, ..own };
-    let mut units = vec![Unit::rows(), Unit::sample()];
+    let mut units = vec![Unit::rows(), Unit::sample(), Unit::sums()];
     for width in WIDTHS {
         units.extend([own, portable].map(|target| Unit::attend(width, target)));
         units.extend([KvFormat::Bf16, KvFormat::F32].map(|kv| Unit::attention(width, kv)));
@@ -273,6 +279,7 @@ mod tests {
         let of_q4_k_m = [
             "rows",
             "sample",
+            "sums",
             "attend-128",
             "linear-q4_k-of_few",
             "linear-q4_k-of_many",
@@ -283,13 +290,14 @@ mod tests {
         assert_eq!(names(&options(), OTHER), of_q4_k_m);
         let plain = ModelFacts { dtypes: vec![DType::F16, DType::F32], head_dim: 64 };
         let plain = CudaOptions { model: plain, ..options() };
-        let kept = ["rows", "sample", "attend-64", "linear-bf16-of_few", "linear-bf16-of_many"];
+        let kept =
+            ["rows", "sample", "sums", "attend-64", "linear-bf16-of_few", "linear-bf16-of_many"];
         assert_eq!(names(&plain, OWN), kept);
         let pool = CudaOptions { kv_format: KvFormat::F32, ..plain.clone() };
-        assert_eq!(names(&pool, OWN)[2..4], ["attention-f32-64", "linear-bf16-of_few"]);
+        assert_eq!(names(&pool, OWN)[3..5], ["attention-f32-64", "linear-bf16-of_few"]);
         let exact = CudaOptions { activations: StoredActivations::F32, ..plain };
         let pairs = ["attention-bf16-64", "linear-f16-of_pairs", "linear-f32-of_pairs"];
-        assert_eq!(names(&exact, OWN)[2..], pairs);
+        assert_eq!(names(&exact, OWN)[3..], pairs);
     }
 
     #[test]

@@ -2,19 +2,30 @@
 //!
 //! Ignored where `cargo test` runs without a card; `make gpu` runs them on one.
 
+mod summed;
 #[path = "../../cpu/tests/support/mod.rs"]
 mod support;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ignis_backend::{
-    Blocks, COPIES_MAX, Copied, CopyId, CopyPart, CopyWay, Device, KvFormat, StoredActivations,
-    StoredProducts,
+    Blocks, COPIES_MAX, Copied, CopyId, CopyPart, CopyWay, Device, KvFormat, LaneSampling,
+    StoredActivations, StoredProducts,
 };
 use ignis_cuda::{CudaDevice, CudaKernels, CudaOptions, Libraries, ModelFacts};
-use ignis_ops::{Op, Program, WeightId, WeightKind, WeightSpec};
-use ignis_types::{DType, Limits};
+use ignis_ops::{
+    Op, Program, Round, SampleOut, Sampling, Segment, WeightId, WeightKind, WeightSpec,
+};
+use ignis_types::{Bytes, DType, Limits};
 use support::{LIMITS, Rig, Shape, TINY, llama, prompt};
+
+/// The card, for one test at a time: some time it, and all of them share its bus.
+static CARD: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    CARD.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 const SHAPE: Shape = Shape { matrices: DType::BF16, table: DType::BF16, ..TINY };
 /// Pages of an 8B model are as large as this window.
@@ -96,75 +107,145 @@ fn wait(device: &mut CudaDevice, copies: CopyId) -> Blocks {
     host
 }
 
+/// A decode round of one lane, begun and finished as in service; the bits of its logits.
+fn decode(
+    rig: &mut Rig<CudaDevice>,
+    (lane, position, token): (u32, u32, u32),
+    beside: impl FnOnce(&mut CudaDevice),
+) -> Vec<u32> {
+    let params = Sampling { temperature: 0.0, ..Sampling::default() };
+    let (ids, logit_bias) = (SHAPE.vocab, &[][..]);
+    let draw = LaneSampling {
+        lane,
+        logit_row: 0,
+        position: position + 1,
+        ids,
+        params: &params,
+        logit_bias,
+    };
+    let round = Round {
+        tokens: &[token],
+        segments: &[Segment { lane, row: 0, rows: 1, position }],
+        logit_rows: &[0],
+        block_tables: &rig.tables,
+        stride: rig.stride,
+    };
+    assert!(rig.device.start(&round, &[draw]).unwrap());
+    beside(&mut rig.device);
+    rig.device.collect(&mut [SampleOut::default()]).unwrap();
+    rig.device.logits(0).unwrap().iter().map(|l| l.to_bits()).collect()
+}
+
 fn logits(
     rig: &mut Rig<CudaDevice>,
     rounds: u32,
-    mut between: impl FnMut(&mut CudaDevice),
+    mut beside: impl FnMut(&mut CudaDevice),
 ) -> Vec<u32> {
     let tokens = prompt(40, SHAPE.vocab, 3);
-    let mut bits = vec![];
     rig.round(&[(1, 0, &tokens)]);
-    for i in 0..rounds {
-        between(&mut rig.device);
-        let logits = rig.round(&[(1, 40 + i, &[5 + i])]).remove(0);
-        bits.extend(logits.iter().map(|l| l.to_bits()));
-    }
-    bits
+    let one = |i| decode(rig, (1, 40 + i, 5 + i), &mut beside);
+    (0..rounds).flat_map(one).collect()
 }
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn windows_travel_while_rounds_run_and_neither_disturbs_the_other() {
+    let _alone = alone();
     let (mut rig, unused) = rig(4 * WINDOW);
+    let place = |i: u32| unused + u64::from(i) * WINDOW as u64;
     let alone = logits(&mut rig, 60, |_| {});
     let mut frames = rig.device.host_memory(4, WINDOW).unwrap();
     assert_eq!(frames.len(), 4);
     assert!(frames.iter().all(|frame| frame.len() == WINDOW && frame.iter().all(|&b| b == 0)));
-    let mut seed = 0;
-    let mut wanted = vec![0; WINDOW];
-    let mut flights: Vec<(CopyId, CopyId, u32)> = vec![];
-    let (mut moved, mut early) = (0, 0);
+    let patterned = |seed| {
+        let mut bytes = vec![0; WINDOW];
+        pattern(seed, &mut bytes);
+        bytes
+    };
+    let (mut seed, mut moved, mut early) = (0, 0, 0);
+    let mut last: Option<(CopyId, CopyId)> = None;
+    rig.device.write(place(2), &patterned(0)).unwrap();
     let beside = logits(&mut rig, 60, |device| {
-        if let Some((inward, out, seed)) = flights.pop() {
+        // While the round runs: into one of two places, and out of one of two others.
+        let (mut inward, mut out) = (frames.pop().unwrap(), frames.pop().unwrap());
+        inward.copy_from_slice(&patterned(seed));
+        out.fill(0xEE);
+        let (to, from) = (parts(place(seed % 2)), parts(place(2 + seed % 2)));
+        let out = device.begin_copies(CopyWay::Out, out, &mut from.into_iter(), true);
+        let inward = device.begin_copies(CopyWay::In, inward, &mut to.into_iter(), true);
+        if let Some((inward, out)) = last.replace((inward, out)) {
             // A round has run meanwhile; it may have been the shorter.
             let polled = device.end_copies(inward, false);
             early += u32::from(polled.is_some());
             let was_in = polled.map_or_else(|| wait(device, inward), |copied| copied.host);
             let was_out = wait(device, out);
-            pattern(seed, &mut wanted);
-            let mut found = vec![0; WINDOW];
-            device.read(unused, &mut found).unwrap();
+            let (mut found, wanted) = (vec![0; WINDOW], patterned(seed - 1));
+            device.read(place((seed - 1) % 2), &mut found).unwrap();
             for part in parts(0) {
                 let span = part.host..part.host + part.bytes;
                 assert!(found[span.clone()] == wanted[span.clone()], "in, window {seed}");
-                assert!(was_out[span.clone()] == was_in[span], "out, window {seed}");
+                assert!(was_out[span.clone()] == wanted[span], "out, window {seed}");
             }
             frames.extend([was_in, was_out]);
             moved += 1;
         }
         seed += 1;
-        // Out of the second place what was put there at once, into the first beside the round.
-        let (mut inward, mut out) = (frames.pop().unwrap(), frames.pop().unwrap());
-        pattern(seed, &mut inward);
-        out.fill(0xEE);
-        device.write(unused + WINDOW as u64, &inward).unwrap();
-        let from = parts(unused + WINDOW as u64);
-        let out = device.begin_copies(CopyWay::Out, out, &mut from.into_iter());
-        let inward = device.begin_copies(CopyWay::In, inward, &mut parts(unused).into_iter());
-        flights.push((inward, out, seed));
+        device.write(place(2 + seed % 2), &patterned(seed)).unwrap();
     });
     assert_eq!(alone, beside, "rounds with copies beside them");
     println!("{moved} windows each way, {early} of them over when they were looked at");
     assert_eq!(moved, 59);
-    for (inward, out, _) in flights {
-        wait(&mut rig.device, inward);
-        wait(&mut rig.device, out);
+    let (inward, out) = last.unwrap();
+    wait(&mut rig.device, inward);
+    wait(&mut rig.device, out);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn a_copy_out_waits_for_what_was_copied_behind_the_round_under_way() {
+    let _alone = alone();
+    let (mut rig, unused) = rig(2 * WINDOW);
+    let tokens = prompt(600, SHAPE.vocab, 9);
+    let mut frame = rig.device.host_memory(1, WINDOW).unwrap().pop().unwrap();
+    let (mut wanted, behind) = (vec![0; WINDOW], unused + WINDOW as u64);
+    for seed in 0..8 {
+        pattern(seed, &mut wanted);
+        rig.device.write(unused, &wanted).unwrap();
+        let round = Round {
+            tokens: &tokens,
+            segments: &[Segment { lane: 1, row: 0, rows: tokens.len() as u32, position: 0 }],
+            logit_rows: &[],
+            block_tables: &rig.tables,
+            stride: rig.stride,
+        };
+        assert!(rig.device.start(&round, &[]).unwrap());
+        rig.device.copy(unused, behind, Bytes(WINDOW as u64)).unwrap();
+        let all = [CopyPart { at: behind, host: 0, bytes: WINDOW }];
+        let copies = rig.device.begin_copies(CopyWay::Out, frame, &mut all.into_iter(), true);
+        frame = wait(&mut rig.device, copies);
+        rig.device.collect(&mut []).unwrap();
+        assert!(frame[..] == wanted[..], "pattern {seed}");
     }
 }
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
+fn loads_on_other_threads_run_no_rounds_but_their_own() {
+    let _alone = alone();
+    let load = || logits(&mut rig(0).0, 20, |_| {});
+    let wanted = load();
+    let again = || (0..3).for_each(|_| assert_eq!(load(), wanted));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(again);
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
 fn a_copy_out_sees_what_the_rounds_before_it_wrote() {
+    let _alone = alone();
     let (mut rig, _) = rig(0);
     let tokens = prompt(600, SHAPE.vocab, 9);
     let page = rig.device.layout().kv_page_bytes(&rig.program.kv).unwrap().0 as usize;
@@ -174,7 +255,7 @@ fn a_copy_out_sees_what_the_rounds_before_it_wrote() {
         rig.round(&[(lane, 0, &tokens)]);
         let at = rig.addresses.kv_pool;
         let all = [CopyPart { at, host: 0, bytes: pages }];
-        let copies = rig.device.begin_copies(CopyWay::Out, frame, &mut all.into_iter());
+        let copies = rig.device.begin_copies(CopyWay::Out, frame, &mut all.into_iter(), true);
         frame = wait(&mut rig.device, copies);
         let mut found = vec![0; pages];
         rig.device.read(at, &mut found).unwrap();
@@ -185,13 +266,14 @@ fn a_copy_out_sees_what_the_rounds_before_it_wrote() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn what_is_in_flight_when_a_device_goes_keeps_its_memory() {
+    let _alone = alone();
     for _ in 0..3 {
         let (mut rig, unused) = rig(COPIES_MAX * WINDOW);
         let frames = rig.device.host_memory(COPIES_MAX, WINDOW).unwrap();
         for (i, frame) in (0..).zip(frames) {
             let at = unused + i * WINDOW as u64;
             let all = [CopyPart { at, host: 0, bytes: WINDOW }];
-            rig.device.begin_copies(CopyWay::In, frame, &mut all.into_iter());
+            rig.device.begin_copies(CopyWay::In, frame, &mut all.into_iter(), true);
         }
     }
 }
@@ -199,6 +281,7 @@ fn what_is_in_flight_when_a_device_goes_keeps_its_memory() {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn a_table_on_the_host_gives_the_same_bits() {
+    let _alone = alone();
     let shapes = [DType::BF16, DType::Q8_0, DType::Q4K, DType::Q6K].map(|table| Shape {
         hidden: 256,
         inner: 512,
@@ -233,6 +316,7 @@ fn fastest(mut run: impl FnMut()) -> f64 {
 #[test]
 #[ignore = "needs an NVIDIA card"]
 fn pages_travel_at_the_rate_of_one_pinned_copy() {
+    let _alone = alone();
     let all = WINDOWS * WINDOW;
     let (mut rig, unused) = rig(all);
     let device = &mut rig.device;
@@ -241,7 +325,7 @@ fn pages_travel_at_the_rate_of_one_pinned_copy() {
         let raw = fastest(|| {
             let part = [CopyPart { at: unused, host: 0, bytes: all }];
             let host = whole.take().unwrap();
-            let copies = device.begin_copies(way, host, &mut part.into_iter());
+            let copies = device.begin_copies(way, host, &mut part.into_iter(), false);
             whole = Some(wait(device, copies));
         });
         drop(whole);
@@ -257,7 +341,8 @@ fn pages_travel_at_the_rate_of_one_pinned_copy() {
                     // A frame begins with its header, behind which the page lies in one piece.
                     let at = unused + i * WINDOW as u64;
                     let part = [CopyPart { at, host: 64, bytes: WINDOW - 64 }];
-                    flights.push_back(device.begin_copies(way, frame, &mut part.into_iter()));
+                    let copies = device.begin_copies(way, frame, &mut part.into_iter(), true);
+                    flights.push_back(copies);
                 }
                 back.extend(flights.drain(..).map(|copies| wait(device, copies)));
                 frames = back;

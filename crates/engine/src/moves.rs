@@ -182,9 +182,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves on by at most one window each way, and tells which moves have ended. If neither can go
-    /// on before a copy or the disk is done, it waits for the copy, or up to `wait` for the disk,
-    /// first.
+    /// Moves on each way by a window, or by those that have travelled beside the rounds, and tells
+    /// which moves have ended. If neither can go on before a copy or the disk is done, it waits for
+    /// the copy, or up to `wait` for the disk, first.
     pub fn advance(&mut self, wait: Duration) -> [Option<MoveEvent>; 2] {
         let steps = [self.advance_out(false), self.advance_in(false)];
         let waits = |step: &Step| matches!(step, Step::Idle | Step::Waiting);
@@ -270,7 +270,10 @@ impl Engine {
             Source::Image => return self.moves.tiers.step_out(&mut NoPayload),
         };
         let pages = &self.pages.pages(holder)[..tokens.len().div_ceil(PAGE_TOKENS as usize)];
-        let state = State { map: &self.moves.map, tokens, sections, pages };
+        // A lane goes on in the last page of what was captured from it.
+        let partly = !tokens.len().is_multiple_of(PAGE_TOKENS as usize);
+        let tail_changes = partly && matches!(source, Source::Slot(_));
+        let state = State { map: &self.moves.map, tokens, sections, pages, tail_changes };
         let mut payload = StatePayload { device: &mut *self.device, wait, state };
         self.moves.tiers.step_out(&mut payload)
     }
@@ -281,7 +284,8 @@ impl Engine {
         let tokens = &seat.tokens[..seat.position as usize];
         let pages = self.pages.pages(Holder::Lane(LaneId(lane)));
         let pages = &pages[..tokens.len().div_ceil(PAGE_TOKENS as usize)];
-        let state = State { map: &self.moves.map, tokens, sections: Sections::Lane(lane), pages };
+        let (map, sections) = (&self.moves.map, Sections::Lane(lane));
+        let state = State { map, tokens, sections, pages, tail_changes: false };
         let mut payload = StatePayload { device: &mut *self.device, wait, state };
         self.moves.tiers.step_in(&mut payload)
     }

@@ -64,7 +64,7 @@ pub(crate) enum Sections<'a> {
 /// Written to, it checks the tokens against those that it has: an image of other tokens fails.
 pub(crate) struct StatePayload<'a> {
     pub(crate) device: &'a mut dyn Device,
-    /// Whether to wait for windows that travel.
+    /// Whether to wait for the first window that is asked for.
     pub(crate) wait: bool,
     pub(crate) state: State<'a>,
 }
@@ -77,6 +77,8 @@ pub(crate) struct State<'a> {
     pub(crate) sections: Sections<'a>,
     /// As many as hold `tokens`.
     pub(crate) pages: &'a [u32],
+    /// Whether a lane may write behind `tokens` meanwhile, into the last page.
+    pub(crate) tail_changes: bool,
 }
 
 /// Where a byte of the payload lies.
@@ -148,6 +150,12 @@ impl State<'_> {
         })
     }
 
+    /// Whether nobody writes to bytes of the payload before `end` meanwhile.
+    fn is_still(&self, end: u64) -> bool {
+        let whole = self.map.payload_bytes(self.tokens.len() as u32, self.pages.len());
+        !self.tail_changes || end <= whole - self.map.page_bytes
+    }
+
     /// The bytes of the tokens.
     fn token_bytes(&self) -> &[u8] {
         bytemuck::cast_slice(self.tokens)
@@ -212,7 +220,8 @@ impl Payload for StatePayload<'_> {
             let bytes = &source[from..from + piece.len()];
             frame[piece].copy_from_slice(bytes);
         }
-        self.device.begin_copies(CopyWay::Out, frame, &mut self.state.parts(at, within))
+        let still = self.state.is_still(at + within.len() as u64);
+        self.device.begin_copies(CopyWay::Out, frame, &mut self.state.parts(at, within), still)
     }
 
     fn begin_write(
@@ -220,22 +229,22 @@ impl Payload for StatePayload<'_> {
         at: u64,
         frame: Blocks,
         within: Range<usize>,
-    ) -> Result<CopyId, Copied> {
+    ) -> Result<CopyId, (Blocks, DeviceError)> {
         for (place, piece) in self.state.pieces(at, within.clone()) {
             let result = match place {
                 Place::Token(to) => self.state.check_tokens(to, &frame[piece]),
                 Place::Device(_) => Ok(()),
                 Place::Host(_) => unreachable!("images are restored into lanes"),
             };
-            if result.is_err() {
-                return Err(Copied { host: frame, result });
+            if let Err(error) = result {
+                return Err((frame, error));
             }
         }
-        Ok(self.device.begin_copies(CopyWay::In, frame, &mut self.state.parts(at, within)))
+        Ok(self.device.begin_copies(CopyWay::In, frame, &mut self.state.parts(at, within), true))
     }
 
     fn end(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
-        self.device.end_copies(copies, wait || self.wait)
+        self.device.end_copies(copies, wait || std::mem::take(&mut self.wait))
     }
 }
 

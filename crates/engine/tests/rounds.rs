@@ -61,6 +61,41 @@ fn a_begun_round_draws_what_a_whole_one_draws() {
 }
 
 #[test]
+fn a_page_that_a_lane_goes_on_writing_is_spilled_beside_it_and_read_back() {
+    for tokens in [32, 64, 70] {
+        // Sums are made when a window is sent, and copies when it has arrived.
+        let device = Box::new(SimDevice::new(SEED, 0).at(Pace::Late).copying_beside(0));
+        let storage =
+            Storage { ram_bytes: 16 << 12, window_bytes: Some(1 << 12), ..Storage::none() };
+        let mut engine =
+            ignis_engine::simulated(&witness_program(VOCAB), &LIMITS, device, storage, SEED)
+                .unwrap();
+        let prompt: Vec<u32> = (0..90).collect();
+        admit(&mut engine, 0, &prompt).unwrap();
+        for count in [32, 32, 6] {
+            if engine.position(0).unwrap() < tokens {
+                engine.round(prefill(0, count)).unwrap();
+            }
+        }
+        engine.capture(0, SlotId(1)).unwrap();
+        let image = engine.spill(SlotId(1), Tier::Ram, Kind::Prefix, 0).unwrap();
+        assert_eq!(engine.advance(Duration::ZERO).iter().flatten().count(), 0, "it travels");
+        engine.round(prefill(0, 20)).unwrap();
+        let out = engine.advance(Duration::from_millis(1)).into_iter().flatten().next().unwrap();
+        assert!(out.failure.is_none(), "{out:?}");
+        engine.move_in(image, 1, &Admission::new(&prompt, 2, &Sampling::default())).unwrap();
+        let back = loop {
+            let events = engine.advance(Duration::from_millis(1));
+            if let Some(event) = events.into_iter().flatten().next() {
+                break event;
+            }
+        };
+        assert!(back.failure.is_none(), "{tokens} tokens: {back:?}");
+        assert_eq!(engine.position(1).unwrap(), tokens);
+    }
+}
+
+#[test]
 fn what_is_not_for_the_time_of_a_round_is_refused_and_changes_nothing() {
     for pace in PACES {
         let mut engine = engine(pace, 0);

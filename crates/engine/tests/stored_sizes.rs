@@ -48,7 +48,9 @@ fn the_plan_has_the_bytes_that_the_device_uses() {
         assert_eq!(regions, [128, 256].map(|cols| images * 1152 * cols * 2), "{activations:?}");
         // Squares of sixteen columns for 32 rows; a scale for each row, aligned to 256 bytes.
         assert_eq!(scratch.scales - scratch.squares, 4 * 32 * 8);
-        assert_eq!(scratch.end - scratch.scales, (4 * 1032u64).next_multiple_of(256));
+        assert_eq!(scratch.sums - scratch.scales, (4 * 1032u64).next_multiple_of(256));
+        // Sums of four windows each way, of sixteen bytes each.
+        assert_eq!(scratch.end - scratch.sums, (2 * 4 * 16u64).next_multiple_of(256));
         let lines = |line| mapped.layout.line_bytes(line).0;
         assert_eq!(lines(PlanLine::DecodeGraph), layout.graph_bytes(&program, &LIMITS).unwrap().0);
         assert!(lines(PlanLine::DecodeGraph) > 0);

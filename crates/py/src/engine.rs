@@ -152,7 +152,10 @@ impl Engine {
         let program = ignis_sim::witness_program(vocab);
         let device = SimDevice::new(seed, fault_ppm);
         // With a disk, moves have times of their own anyhow: those of copies join them.
-        let device = if disk_windows > 0 { device.copying_beside() } else { device };
+        let device = match disk_windows {
+            0 => device,
+            _ => device.copying_beside(disk_fault_ppm),
+        };
         let storage =
             simulated_storage(seed, ram_windows, disk_windows, disk_fault_ppm, window_bytes);
         let device = Box::new(device);

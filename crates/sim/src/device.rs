@@ -2,7 +2,7 @@
 
 use ignis_backend::{
     Addresses, Blocks, COPIES_MAX, Copied, CopyId, CopyPart, CopyWay, Device, DeviceError,
-    DeviceLayout, LaneSampling,
+    DeviceLayout, LaneSampling, Sum,
 };
 use ignis_ops::{Program, Round, SampleOut, Segment, WeightId};
 use ignis_types::{Bytes, Limits, PAGE_TOKENS};
@@ -44,6 +44,9 @@ struct Flight {
     host: Blocks,
     parts: Vec<CopyPart>,
     polls: u32,
+    /// Of what is copied out, at the beginning; none if it may change.
+    sum: Sum,
+    fails: bool,
 }
 
 /// Runs the witness over real block tables.
@@ -53,6 +56,7 @@ pub struct SimDevice {
     started: Option<Started>,
     seed: u64,
     fault_ppm: u32,
+    copies_fault_ppm: u32,
     draws: u64,
     reservations: u64,
     vocab: u32,
@@ -83,6 +87,7 @@ impl SimDevice {
             started: None,
             seed,
             fault_ppm,
+            copies_fault_ppm: 0,
             draws: 0,
             reservations: 0,
             vocab: 0,
@@ -102,9 +107,11 @@ impl SimDevice {
     }
 
     /// The device with copies beside its rounds, which are made when they end: as late as can be,
-    /// after some polls.
-    pub fn copying_beside(self) -> Self {
-        SimDevice { beside: true, ..self }
+    /// after some polls. What is copied out is summed when it is asked for, and half of what is
+    /// copied in is made then too: as early as can be, before a round that was started. They fail
+    /// `fault_ppm` times in a million.
+    pub fn copying_beside(self, fault_ppm: u32) -> Self {
+        SimDevice { beside: true, copies_fault_ppm: fault_ppm, ..self }
     }
 
     fn compute(&mut self, round: &Round<'_>) -> Result<(), DeviceError> {
@@ -146,6 +153,12 @@ impl SimDevice {
         let before = if position == 0 { running_start(self.seed) } else { self.hash(lane) };
         let at = self.running + 8 * lane as usize;
         self.memory[at..at + 8].copy_from_slice(&running_next(before, token).to_le_bytes());
+    }
+
+    /// The sum of parts where they lie.
+    fn sum(&self, parts: &[CopyPart]) -> Sum {
+        let each = parts.iter().map(|part| Sum::of(&self.memory[self.span(part.at, part.bytes)]));
+        each.fold(Sum::NONE, Sum::then)
     }
 
     fn span(&self, at: u64, len: usize) -> std::ops::Range<usize> {
@@ -335,6 +348,7 @@ impl Device for SimDevice {
         way: CopyWay,
         host: Blocks,
         parts: &mut dyn Iterator<Item = CopyPart>,
+        still: bool,
     ) -> CopyId {
         let first = if way == CopyWay::Out { 0 } else { COPIES_MAX };
         let slots = &self.flights[first..first + COPIES_MAX];
@@ -342,7 +356,16 @@ impl Device for SimDevice {
         let at = first + free;
         self.copies = self.copies.wrapping_add(1);
         let polls = witness_next([self.copies], COPY_POLLS_MAX + 1, self.seed);
-        self.flights[at] = Some(Flight { way, host, parts: parts.collect(), polls });
+        let parts: Vec<CopyPart> = parts.collect();
+        let sum = if still { self.sum(&parts) } else { Sum::NONE };
+        let fails = witness_next([self.copies, 1], 1_000_000, self.seed) < self.copies_fault_ppm;
+        if way == CopyWay::In && witness_next([self.copies, 2], 2, self.seed) == 0 {
+            for part in &parts {
+                let span = self.span(part.at, part.bytes);
+                self.memory[span].copy_from_slice(&host[part.host..part.host + part.bytes]);
+            }
+        }
+        self.flights[at] = Some(Flight { way, host, parts, polls, sum, fails });
         CopyId(at as u32)
     }
 
@@ -353,15 +376,22 @@ impl Device for SimDevice {
             flight.polls -= 1;
             return None;
         }
-        let Flight { way, mut host, parts, .. } = self.flights[at].take()?;
-        for part in parts {
+        let Flight { way, mut host, parts, sum, fails, .. } = self.flights[at].take()?;
+        for part in &parts {
             let span = self.span(part.at, part.bytes);
             let piece = part.host..part.host + part.bytes;
-            match way {
-                CopyWay::Out => host[piece].copy_from_slice(&self.memory[span]),
-                CopyWay::In => self.memory[span].copy_from_slice(&host[piece]),
+            match (way, fails) {
+                (CopyWay::Out, false) => host[piece].copy_from_slice(&self.memory[span]),
+                (CopyWay::In, false) => self.memory[span].copy_from_slice(&host[piece]),
+                (CopyWay::Out, true) => host[piece].fill(u8::MAX),
+                (CopyWay::In, true) => self.memory[span].fill(u8::MAX),
             }
         }
-        Some(Copied { host, result: Ok(()) })
+        let result = match (way, fails) {
+            (_, true) => Err(DeviceError::Fault { what: "simulated copies" }),
+            (CopyWay::Out, false) => Ok(sum),
+            (CopyWay::In, false) => Ok(self.sum(&parts)),
+        };
+        Some(Copied { host, result })
     }
 }

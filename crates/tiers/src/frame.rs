@@ -5,7 +5,7 @@
 //! it and the payload. The payload follows at byte 64.
 
 use crc_fast::{CrcAlgorithm, Digest};
-use ignis_backend::BLOCK_BYTES;
+use ignis_backend::{BLOCK_BYTES, Sum};
 
 use crate::geometry::{FRAME_HEADER_BYTES, PIECE_BYTES};
 
@@ -61,7 +61,7 @@ impl Stamp {
     }
 }
 
-/// A running checksum: CRC-64/NVME.
+/// A running checksum: CRC-64/NVME, as [`Sum`].
 pub(crate) struct Checksum(Digest);
 
 impl Checksum {
@@ -97,24 +97,28 @@ pub(crate) fn write_frame<E>(
     Ok(())
 }
 
-/// Completes a frame whose payload is in place: header, checksum, and zeros behind it.
-pub(crate) fn seal_frame(frame: &mut [u8], stamp: &Stamp) {
-    let header = stamp.header();
-    let mut sum = Checksum::new();
-    sum.add(&header);
-    sum.add(&frame[stamp.payload()]);
-    frame[..SUM_AT].copy_from_slice(&header);
-    frame[SUM_AT..FRAME_HEADER_BYTES].copy_from_slice(&sum.finish().to_le_bytes());
+/// Completes a frame whose payload is in place: header, checksum, and zeros behind it. The last
+/// bytes of the payload were `summed` where they came from.
+pub(crate) fn seal_frame(frame: &mut [u8], stamp: &Stamp, summed: Sum) {
+    frame[..SUM_AT].copy_from_slice(&stamp.header());
+    let sum = joined(frame, stamp, summed);
+    frame[SUM_AT..FRAME_HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
     frame[stamp.payload().end..stamp.stored_bytes()].fill(0);
 }
 
-/// Checks a whole frame, payload and all.
-pub(crate) fn check_frame(frame: &[u8], stamp: &Stamp) -> Result<(), Difference> {
+/// Checks a whole frame, payload and all. The last bytes of the payload were `summed` where they
+/// have gone, and are not looked at here.
+pub(crate) fn check_frame(frame: &[u8], stamp: &Stamp, summed: Sum) -> Result<(), Difference> {
     check_header(frame, stamp)?;
-    let mut sum = Checksum::new();
-    sum.add(&frame[..SUM_AT]);
-    sum.add(&frame[stamp.payload()]);
-    check_sum(frame, &sum)
+    check_sum(frame, joined(frame, stamp, summed))
+}
+
+/// The checksum of a frame with a header, of whose payload the last bytes were `summed`.
+fn joined(frame: &[u8], stamp: &Stamp, summed: Sum) -> u64 {
+    let payload = &frame[stamp.payload()];
+    let here = (payload.len() as u64).checked_sub(summed.bytes);
+    let here = &payload[..here.expect("no more is summed than the payload") as usize];
+    Sum::of(&frame[..SUM_AT]).then(Sum::of(here)).then(summed).value
 }
 
 /// Reads a frame: `take(at, piece)` is given the payload's bytes from `at` on, piece by piece. They
@@ -132,7 +136,7 @@ pub(crate) fn read_frame<E>(
         take(i * PIECE_BYTES, piece).map_err(FrameError::Other)?;
         sum.add(piece);
     }
-    check_sum(frame, &sum).map_err(FrameError::Damaged)
+    check_sum(frame, sum.finish()).map_err(FrameError::Damaged)
 }
 
 /// Copies a frame as it is, and checks what arrived.
@@ -147,7 +151,7 @@ pub(crate) fn copy_frame(from: &[u8], to: &mut [u8], stamp: &Stamp) -> Result<()
         sum.add(to);
     }
     to[stamp.payload().end..stamp.stored_bytes()].fill(0);
-    check_sum(to, &sum)
+    check_sum(to, sum.finish())
 }
 
 /// Compares the header of a frame with what it must say; the payload is not looked at.
@@ -166,8 +170,8 @@ pub(crate) fn check_header(frame: &[u8], stamp: &Stamp) -> Result<(), Difference
     Ok(())
 }
 
-fn check_sum(frame: &[u8], sum: &Checksum) -> Result<(), Difference> {
-    let (found, expected) = (sum.finish(), u64_at(frame, SUM_AT));
+fn check_sum(frame: &[u8], found: u64) -> Result<(), Difference> {
+    let expected = u64_at(frame, SUM_AT);
     if found == expected {
         Ok(())
     } else {
@@ -224,15 +228,24 @@ mod tests {
         }
     }
 
+    /// The sum of the last `bytes` of a payload.
+    fn summed(frame: &[u8], bytes: usize) -> Sum {
+        Sum::of(&frame[STAMP.payload().end - bytes..STAMP.payload().end])
+    }
+
     #[test]
-    fn a_frame_filled_in_place_is_the_same() {
+    fn a_frame_whose_bytes_were_summed_elsewhere_is_the_same() {
         let wanted = frame();
-        let mut sealed = vec![0xEE; 8192];
-        sealed[STAMP.payload()].copy_from_slice(&wanted[STAMP.payload()]);
-        seal_frame(&mut sealed, &STAMP);
-        assert!(sealed == wanted);
-        assert_eq!(check_frame(&sealed, &STAMP), Ok(()));
-        assert!(check_frame(&sealed, &Stamp { window: 2, ..STAMP }).is_err());
+        for elsewhere in [0, 1, 2500, 5000] {
+            let summed = summed(&wanted, elsewhere);
+            let mut sealed = vec![0xEE; 8192];
+            sealed[STAMP.payload()].copy_from_slice(&wanted[STAMP.payload()]);
+            seal_frame(&mut sealed, &STAMP, summed);
+            assert!(sealed == wanted, "{elsewhere}");
+            assert_eq!(check_frame(&sealed, &STAMP, summed), Ok(()));
+            let other = Stamp { window: 2, ..STAMP };
+            assert!(check_frame(&sealed, &other, summed).is_err(), "{elsewhere}");
+        }
     }
 
     #[test]
@@ -241,7 +254,10 @@ mod tests {
         for bit in (0..FRAME_HEADER_BYTES * 8).chain((512..(64 + 5000) * 8).step_by(97)) {
             frame[bit / 8] ^= 1 << (bit % 8);
             assert!(matches!(read(&frame, &STAMP), Err(FrameError::Damaged(_))), "bit {bit}");
-            assert!(check_frame(&frame, &STAMP).is_err(), "bit {bit}");
+            let (all, half) = (summed(&frame, 5000), summed(&frame, 2500));
+            for summed in [Sum::NONE, half, all] {
+                assert!(check_frame(&frame, &STAMP, summed).is_err(), "bit {bit}");
+            }
             let mut to = vec![0; 8192];
             assert!(copy_frame(&frame, &mut to, &STAMP).is_err(), "bit {bit}");
             frame[bit / 8] ^= 1 << (bit % 8);

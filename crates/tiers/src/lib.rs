@@ -7,7 +7,8 @@
 //! an image's header is written last, commits it, and is zeroed to forget it.
 //!
 //! Key properties: a move advances at most one window a step and can be given up between any two; a
-//! device that copies beside its rounds has a window's frame from one step to a later one;
+//! device that copies beside its rounds has the frames of some windows from one step to a later
+//! one, and sums what travelled where it lies, so that a step is short however many arrive in it;
 //! no call waits for a disk but [`Tiers::wait`], construction and drop; nothing takes memory after
 //! construction; an image is restored byte for byte or refused, never as other bytes.
 //!

@@ -1,11 +1,11 @@
 //! Restoring an image, a window at a time.
 
-use ignis_backend::{Blocks, Copied, CopyId, DeviceError};
+use ignis_backend::{Blocks, Copied, CopyId, DeviceError, Sum};
 
 use crate::chain::END;
 use crate::disk_store::DiskStore;
 use crate::error::TierError;
-use crate::frame::{FrameError, Stamp, check_frame, read_frame};
+use crate::frame::{FrameError, Stamp, check_frame, check_header, read_frame};
 use crate::geometry::{STAGES, window_room};
 use crate::header::Header;
 use crate::image::{ImageId, Tier};
@@ -13,7 +13,7 @@ use crate::move_out::{Progress, damaged};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
-use crate::travel::{Travelling, arrived};
+use crate::travel::{Flights, Travelling};
 
 /// A move in, in flight.
 #[derive(Debug)]
@@ -24,11 +24,10 @@ pub(crate) struct MoveIn {
     /// The window to read next, and how many were asked of the disk so far.
     window: u32,
     asked: u32,
-    /// Whether the next window to be sent was found whole; how many were sent.
-    checked: bool,
+    /// Windows that were sent.
     sent: u32,
-    travelling: Option<Travelling>,
-    /// Windows that have arrived.
+    flights: Flights,
+    /// Windows that have arrived, and were found whole.
     taken: u32,
 }
 
@@ -40,9 +39,8 @@ impl MoveIn {
             header,
             window: image.first,
             asked: 0,
-            checked: false,
             sent: 0,
-            travelling: None,
+            flights: Flights::default(),
             taken: 0,
         }
     }
@@ -62,10 +60,11 @@ impl MoveIn {
 
     /// True if the device has a frame.
     pub(crate) fn is_travelling(&self) -> bool {
-        self.travelling.is_some()
+        !self.flights.is_empty()
     }
 
-    /// One window further at most. After an error or a landing the move is not stepped again.
+    /// One window further at most, or those that have arrived and as many that are sent. After an
+    /// error or a landing the move is not stepped again.
     pub(crate) fn step(
         &mut self,
         ram: &mut RamStore,
@@ -80,21 +79,20 @@ impl MoveIn {
         };
         if stepped.is_err() {
             let mut end = |copies| sink.end(copies, true).expect("what was waited for is over");
-            let _ = self.settle(ram, disk, &mut end);
+            self.settle(ram, disk, &mut end);
         }
         stepped
     }
 
-    /// Takes back the frame that travels, if one does: from `end`, which may wait.
+    /// Takes back the frames that travel: from `end`, which may wait.
     pub(crate) fn settle(
         &mut self,
         ram: &mut RamStore,
         disk: Option<&mut DiskStore>,
         end: &mut dyn FnMut(CopyId) -> Copied,
-    ) -> Result<(), DeviceError> {
-        let Some(travelling) = self.travelling.take() else { return Ok(()) };
+    ) {
         let disk = disk.filter(|_| self.tier == Tier::Disk);
-        travelling.put_back(ram, disk.map(|disk| &mut disk.inward), end(travelling.copies))
+        self.flights.settle(ram, disk.map(|disk| &mut disk.inward), end);
     }
 
     fn step_from_disk(
@@ -130,32 +128,27 @@ impl MoveIn {
         Ok(self.progress())
     }
 
-    /// Checks the next window while the one before it travels, then sends it.
+    /// Takes in the windows that have arrived, and sends the next ones.
     fn send_from_ram(
         &mut self,
         ram: &mut RamStore,
         sink: &mut dyn Payload,
     ) -> Result<Progress, TierError> {
+        let named = |error: Unread| error.named(|| Tier::Ram.to_string());
         let mut progress = Progress::Waiting;
-        if !self.checked && self.window != END {
-            let frame = ram.frame(self.window).expect("only this move has its frames travel");
-            let stamp = self.header.stamp(self.sent);
-            check_frame(frame, &stamp)
-                .map_err(|found| damaged(Tier::Ram.to_string(), &stamp, found))?;
-            self.checked = true;
-            progress = Progress::Advanced;
-        }
-        if arrived(&mut self.travelling, ram, None, sink)?.is_some() {
-            self.taken += 1;
+        while let Some((Travelling { window, stamp, .. }, sum)) =
+            self.flights.arrived(ram, None, sink)?
+        {
+            let frame = ram.frame(window).expect("it was put back");
+            self.accept(frame, stamp, sum).map_err(named)?;
             progress = self.progress();
         }
-        if self.checked && self.travelling.is_none() {
+        while self.window != END && !self.flights.is_full() {
             let window = self.window;
             self.window = ram.chains.next(window);
-            let frame = ram.lend(window);
-            if let Err(refused) = self.send(frame, window, sink) {
-                ram.take_back(window, refused.host);
-                refused.result?;
+            if let Err((frame, error)) = self.send(ram.lend(window), window, sink) {
+                ram.take_back(window, frame);
+                return Err(named(error));
             }
             progress = Progress::Advanced;
         }
@@ -170,27 +163,20 @@ impl MoveIn {
         sink: &mut dyn Payload,
     ) -> Result<Progress, TierError> {
         let mut progress = Progress::Waiting;
-        let stage = self.sent as usize % STAGES;
-        if !self.checked
-            && self.sent < self.asked
-            && let Some(result) = disk.inward[stage].result()
+        while let Some((Travelling { stamp, .. }, sum)) =
+            self.flights.arrived(ram, Some(&mut disk.inward), sink)?
         {
-            result.map_err(|error| disk.error(error))?;
-            let stamp = self.header.stamp(self.sent);
-            check_frame(disk.inward[stage].buffer(), &stamp)
-                .map_err(|found| damaged(disk.file(), &stamp, found))?;
-            self.checked = true;
-            progress = Progress::Advanced;
-        }
-        if arrived(&mut self.travelling, ram, Some(&mut disk.inward), sink)?.is_some() {
-            self.taken += 1;
+            let frame = disk.inward[stamp.window as usize % STAGES].buffer();
+            self.accept(frame, stamp, sum).map_err(|error| error.named(|| disk.file()))?;
             progress = self.progress();
         }
-        if self.checked && self.travelling.is_none() {
-            let frame = disk.inward[stage].lend();
-            if let Err(refused) = self.send(frame, END, sink) {
-                disk.inward[stage].return_buffer(refused.host);
-                refused.result?;
+        while self.sent < self.asked {
+            let stage = self.sent as usize % STAGES;
+            let Some(result) = disk.inward[stage].result() else { break };
+            result.map_err(|error| disk.error(error))?;
+            if let Err((frame, error)) = self.send(disk.inward[stage].lend(), END, sink) {
+                disk.inward[stage].return_buffer(frame);
+                return Err(error.named(|| disk.file()));
             }
             progress = Progress::Advanced;
         }
@@ -198,14 +184,39 @@ impl MoveIn {
         Ok(progress)
     }
 
-    /// Sends the window that was checked.
-    fn send(&mut self, frame: Blocks, window: u32, sink: &mut dyn Payload) -> Result<(), Copied> {
+    /// Sends the next window, or gives its frame back with what is wrong.
+    fn send(
+        &mut self,
+        frame: Blocks,
+        window: u32,
+        sink: &mut dyn Payload,
+    ) -> Result<(), (Blocks, Unread)> {
         let stamp = self.header.stamp(self.sent);
+        let damaged = |found| Unread { stamp, error: FrameError::Damaged(found) };
+        if let Err(found) = check_header(&frame, &stamp) {
+            return Err((frame, damaged(found)));
+        }
         let start = u64::from(self.sent) * window_room(self.header.window_bytes);
-        let copies = sink.begin_write(start, frame, stamp.payload())?;
-        self.travelling = Some(Travelling { copies, window, stamp });
-        self.checked = false;
+        match sink.begin_write(start, frame, stamp.payload()) {
+            Ok(copies) => self.flights.push(Travelling { copies, window, stamp }),
+            Err((frame, error)) => {
+                // What is refused for what it says may be damaged: its sum tells.
+                let unread = match check_frame(&frame, &stamp, Sum::NONE) {
+                    Err(found) => damaged(found),
+                    Ok(()) => Unread { stamp, error: FrameError::Other(error) },
+                };
+                return Err((frame, unread));
+            }
+        }
         self.sent += 1;
+        Ok(())
+    }
+
+    /// Checks a window that has arrived.
+    fn accept(&mut self, frame: &[u8], stamp: Stamp, sum: Sum) -> Result<(), Unread> {
+        check_frame(frame, &stamp, sum)
+            .map_err(|found| Unread { stamp, error: FrameError::Damaged(found) })?;
+        self.taken += 1;
         Ok(())
     }
 

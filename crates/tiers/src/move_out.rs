@@ -1,6 +1,6 @@
 //! Making an image, a window at a time: of a sequence, or of an image in the tier above.
 
-use ignis_backend::{Copied, CopyId, DeviceError};
+use ignis_backend::{Blocks, Copied, CopyId, DeviceError};
 
 use crate::chain::END;
 use crate::disk_store::DiskStore;
@@ -12,7 +12,7 @@ use crate::image::{ImageId, Tier};
 use crate::payload::Payload;
 use crate::ram::RamStore;
 use crate::table::Image;
-use crate::travel::{Travelling, arrived};
+use crate::travel::{Flights, Travelling};
 
 /// How far a step brought a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct MoveOut {
     /// The window to begin next, and its index in the image.
     window: u32,
     begun: u32,
-    travelling: Option<Travelling>,
+    flights: Flights,
     /// Windows whose frames are complete.
     filled: u32,
     /// Windows that the disk has written.
@@ -62,7 +62,7 @@ impl MoveOut {
             source: None,
             window: image.first,
             begun: 0,
-            travelling: None,
+            flights: Flights::default(),
             filled: 0,
             written: 0,
             committing: false,
@@ -92,10 +92,11 @@ impl MoveOut {
 
     /// True if the device has a frame.
     pub(crate) fn is_travelling(&self) -> bool {
-        self.travelling.is_some()
+        !self.flights.is_empty()
     }
 
-    /// One window further at most. After an error or a landing the move is not stepped again.
+    /// One window further at most, or those that have arrived and as many that are sent. After an
+    /// error or a landing the move is not stepped again.
     pub(crate) fn step(
         &mut self,
         ram: &mut RamStore,
@@ -108,21 +109,20 @@ impl MoveOut {
         };
         if stepped.is_err() {
             let mut end = |copies| source.end(copies, true).expect("what was waited for is over");
-            let _ = self.settle(ram, disk, &mut end);
+            self.settle(ram, disk, &mut end);
         }
         stepped
     }
 
-    /// Takes back the frame that travels, if one does: from `end`, which may wait.
+    /// Takes back the frames that travel: from `end`, which may wait.
     pub(crate) fn settle(
         &mut self,
         ram: &mut RamStore,
         disk: Option<&mut DiskStore>,
         end: &mut dyn FnMut(CopyId) -> Copied,
-    ) -> Result<(), DeviceError> {
-        let Some(travelling) = self.travelling.take() else { return Ok(()) };
+    ) {
         let disk = disk.filter(|_| self.tier == Tier::Disk);
-        travelling.put_back(ram, disk.map(|disk| &mut disk.out), end(travelling.copies))
+        self.flights.settle(ram, disk.map(|disk| &mut disk.out), end);
     }
 
     /// The next window's stamp and place; the one after it comes next.
@@ -137,26 +137,24 @@ impl MoveOut {
         ram: &mut RamStore,
         source: &mut dyn Payload,
     ) -> Result<Progress, TierError> {
-        let arrived = arrived(&mut self.travelling, ram, None, source)?;
-        if self.travelling.is_some() {
-            return Ok(Progress::Waiting);
+        let mut progress = Progress::Waiting;
+        while let Some((Travelling { window, stamp, .. }, sum)) =
+            self.flights.arrived(ram, None, source)?
+        {
+            seal_frame(ram.frame_mut(window), &stamp, sum);
+            progress = Progress::Advanced;
         }
-        if self.window != END {
+        while self.window != END && !self.flights.is_full() {
             let (stamp, window) = self.begin(ram.chains.next(self.window));
-            if source.is_beside() {
-                // It travels while the one before it is summed.
-                let copies =
-                    source.begin_read(self.start(&stamp), ram.lend(window), stamp.payload());
-                self.travelling = Some(Travelling { copies, window, stamp });
-            } else {
+            progress = Progress::Advanced;
+            if !source.is_beside() {
                 self.fill(ram.frame_mut(window), &stamp, source)?;
+                break;
             }
+            self.send(ram.lend(window), window, stamp, source);
         }
-        if let Some(Travelling { window, stamp, .. }) = arrived {
-            seal_frame(ram.frame_mut(window), &stamp);
-        }
-        let over = self.window == END && self.travelling.is_none();
-        Ok(if over { Progress::Landed } else { Progress::Advanced })
+        let over = self.window == END && self.flights.is_empty();
+        Ok(if over { Progress::Landed } else { progress })
     }
 
     fn step_to_disk(
@@ -172,28 +170,25 @@ impl MoveOut {
             self.written += 1;
             progress = Progress::Advanced;
         }
-        let arrived = arrived(&mut self.travelling, ram, Some(&mut disk.out), source)?;
-        let stage = self.begun as usize % STAGES;
-        if self.travelling.is_none() && self.window != END && disk.out[stage].is_idle() {
-            let filled = match self.source.is_none() && source.is_beside() {
-                true => {
-                    let (stamp, window) = self.begin(disk.chains.next(self.window));
-                    let frame = disk.out[stage].lend();
-                    let copies = source.begin_read(self.start(&stamp), frame, stamp.payload());
-                    self.travelling = Some(Travelling { copies, window, stamp });
-                    true
-                }
-                false => self.fill_stage(ram, disk, stage, source)?,
-            };
-            if filled {
-                progress = Progress::Advanced;
-            }
-        }
-        if let Some(Travelling { window, stamp, .. }) = arrived {
+        while let Some((Travelling { window, stamp, .. }, sum)) =
+            self.flights.arrived(ram, Some(&mut disk.out), source)?
+        {
             let stage = self.filled as usize % STAGES;
-            seal_frame(disk.out[stage].buffer(), &stamp);
+            seal_frame(disk.out[stage].buffer(), &stamp, sum);
             disk.start_write(stage, window, stamp.stored_bytes());
             self.filled += 1;
+            progress = Progress::Advanced;
+        }
+        while self.window != END && disk.out[self.begun as usize % STAGES].is_idle() {
+            let stage = self.begun as usize % STAGES;
+            if self.source.is_some() || !source.is_beside() {
+                if self.fill_stage(ram, disk, stage, source)? {
+                    progress = Progress::Advanced;
+                }
+                break;
+            }
+            let (stamp, window) = self.begin(disk.chains.next(self.window));
+            self.send(disk.out[stage].lend(), window, stamp, source);
             progress = Progress::Advanced;
         }
         if self.window != END || self.written < self.begun {
@@ -211,6 +206,12 @@ impl MoveOut {
             Some(Ok(())) => Ok(Progress::Landed),
             Some(Err(error)) => Err(disk.error(error)),
         }
+    }
+
+    /// Has a window's bytes travel into its frame.
+    fn send(&mut self, frame: Blocks, window: u32, stamp: Stamp, source: &mut dyn Payload) {
+        let copies = source.begin_read(self.start(&stamp), frame, stamp.payload());
+        self.flights.push(Travelling { copies, window, stamp });
     }
 
     /// Fills a buffer and has the disk write it; false if the frame to be copied travels.

@@ -7,7 +7,8 @@ use ignis_backend::{Blocks, Copied, CopyId, DeviceError};
 /// A sequence's state, addressed as the payload of its image.
 ///
 /// A mover asks for each byte once, in ascending order: in pieces of at most [`PIECE_BYTES`], or in
-/// whole windows that travel beside the caller, if the payload [`is_beside`](Payload::is_beside).
+/// whole windows that travel beside the caller, some at a time, if the payload
+/// [`is_beside`](Payload::is_beside).
 ///
 /// [`PIECE_BYTES`]: crate::PIECE_BYTES
 pub trait Payload {
@@ -26,18 +27,18 @@ pub trait Payload {
         unreachable!("windows of this payload do not travel beside the caller")
     }
     /// Begins to store `within` of `frame` as the payload's bytes from `at` on, or gives the frame
-    /// back with what is wrong.
+    /// back with what is wrong. They are known to be right only once the move has landed.
     fn begin_write(
         &mut self,
         at: u64,
         frame: Blocks,
         within: Range<usize>,
-    ) -> Result<CopyId, Copied> {
+    ) -> Result<CopyId, (Blocks, DeviceError)> {
         let _ = (at, frame, within);
         unreachable!("windows of this payload do not travel beside the caller")
     }
-    /// Gives back the frame of a window that has arrived; `None` if it has not. With `wait` it
-    /// waits.
+    /// Gives back the frame of a window that has arrived, with the sum of as many of its last bytes
+    /// as were summed where they lie; `None` if it has not arrived. With `wait` it waits.
     fn end(&mut self, copies: CopyId, wait: bool) -> Option<Copied> {
         let _ = (copies, wait);
         unreachable!("windows of this payload do not travel beside the caller")

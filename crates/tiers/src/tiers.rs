@@ -177,7 +177,8 @@ impl Tiers {
         Ok(copy)
     }
 
-    /// Moves the move out on by at most one window. A copy reads no `source`: see [`NoPayload`].
+    /// Moves the move out on by at most one window, or by those that travelled beside the steps. A
+    /// copy reads no `source`: see [`NoPayload`].
     ///
     /// [`NoPayload`]: crate::NoPayload
     pub fn step_out(&mut self, source: &mut dyn Payload) -> Step {
@@ -228,7 +229,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// Moves the move in on by at most one window.
+    /// Moves the move in on by at most one window, or by those that travelled beside the steps.
     pub fn step_in(&mut self, sink: &mut dyn Payload) -> Step {
         self.poll();
         let Some(mut moving) = self.inward.take() else { return Step::Idle };

@@ -1,6 +1,7 @@
 //! Windows that travel to or from a device beside the steps.
 
-use ignis_backend::{Copied, CopyId, DeviceError};
+use arrayvec::ArrayVec;
+use ignis_backend::{COPIES_MAX, Copied, CopyId, DeviceError, Sum};
 
 use crate::frame::Stamp;
 use crate::geometry::STAGES;
@@ -28,7 +29,7 @@ impl Travelling {
         ram: &mut RamStore,
         stages: Option<&mut [Stage; STAGES]>,
         copied: Copied,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<Sum, DeviceError> {
         match stages {
             Some(stages) => stages[self.stamp.window as usize % STAGES].return_buffer(copied.host),
             None => ram.take_back(self.window, copied.host),
@@ -37,18 +38,49 @@ impl Travelling {
     }
 }
 
-/// The window that travelled and has arrived, its frame put back.
-pub(crate) fn arrived(
-    travelling: &mut Option<Travelling>,
-    ram: &mut RamStore,
-    stages: Option<&mut [Stage; STAGES]>,
-    payload: &mut dyn Payload,
-) -> Result<Option<Travelling>, DeviceError> {
-    let Some(one) = *travelling else { return Ok(None) };
-    let Some(copied) = payload.end(one.copies, false) else { return Ok(None) };
-    *travelling = None;
-    one.put_back(ram, stages, copied)?;
-    Ok(Some(one))
+/// The windows of a move that travel, in the order in which they were sent: so they arrive.
+#[derive(Debug, Default)]
+pub(crate) struct Flights(ArrayVec<Travelling, COPIES_MAX>);
+
+impl Flights {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.is_full()
+    }
+
+    pub(crate) fn push(&mut self, sent: Travelling) {
+        self.0.push(sent);
+    }
+
+    /// The first of them, if it has arrived: its frame put back, and the sum of what was summed.
+    pub(crate) fn arrived(
+        &mut self,
+        ram: &mut RamStore,
+        stages: Option<&mut [Stage; STAGES]>,
+        payload: &mut dyn Payload,
+    ) -> Result<Option<(Travelling, Sum)>, DeviceError> {
+        let Some(&first) = self.0.first() else { return Ok(None) };
+        let Some(copied) = payload.end(first.copies, false) else { return Ok(None) };
+        self.0.remove(0);
+        let sum = first.put_back(ram, stages, copied)?;
+        Ok(Some((first, sum)))
+    }
+
+    /// Puts every frame back, from `end`, which may wait.
+    pub(crate) fn settle(
+        &mut self,
+        ram: &mut RamStore,
+        mut stages: Option<&mut [Stage; STAGES]>,
+        end: &mut dyn FnMut(CopyId) -> Copied,
+    ) {
+        for one in self.0.drain(..) {
+            // Nobody reads what arrived.
+            let _ = one.put_back(ram, stages.as_deref_mut(), end(one.copies));
+        }
+    }
 }
 
 impl Tiers {
@@ -58,17 +90,17 @@ impl Tiers {
         out || self.inward.as_ref().is_some_and(MoveIn::is_travelling)
     }
 
-    /// Takes back the frame of a window that travels out, from `end`, which waits for it.
+    /// Takes back the frames of windows that travel out, from `end`, which waits for each.
     pub fn settle_out(&mut self, end: &mut dyn FnMut(CopyId) -> Copied) {
         if let Some(moving) = &mut self.out {
-            let _ = moving.settle(&mut self.ram, self.disk.as_mut(), end);
+            moving.settle(&mut self.ram, self.disk.as_mut(), end);
         }
     }
 
-    /// Takes back the frame of a window that travels in, from `end`, which waits for it.
+    /// Takes back the frames of windows that travel in, from `end`, which waits for each.
     pub fn settle_in(&mut self, end: &mut dyn FnMut(CopyId) -> Copied) {
         if let Some(moving) = &mut self.inward {
-            let _ = moving.settle(&mut self.ram, self.disk.as_mut(), end);
+            moving.settle(&mut self.ram, self.disk.as_mut(), end);
         }
     }
 }

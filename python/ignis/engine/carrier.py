@@ -85,7 +85,7 @@ class Carrier(Generic[SamplingT, OutT]):
                 self._in_began = self._clock()
 
     def advance(self, wait_us: int, now_us: int) -> None:
-        """Move each transfer on by a window at most, and tell the scheduler which ended."""
+        """Move each transfer on by what has travelled, and tell the scheduler which ended."""
         for event, image, intact, text in self._core.engine.advance(wait_us):
             if event == IN_FAILED:
                 log.error("ignis.kv_disk.read_refused", reason=text, damaged=not intact)

@@ -196,7 +196,7 @@ class RoundRunner(Generic[SamplingT, OutT]):
         return tuple(deliveries)
 
     def advance(self) -> None:
-        """Beside the round under way: move transfers on by a window each, and prepare the next.
+        """Beside the round under way: move transfers on, and prepare the next.
 
         Without one, wait a little for the disk.
         """

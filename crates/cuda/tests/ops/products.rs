@@ -48,8 +48,9 @@ impl Case {
     }
 }
 
-/// Of each format one matrix of a block and a part of one, and three that share an input, with a
-/// tile of 16 rows, one of 128, and parts of them.
+/// Of each format a matrix with a bias, added to what is there, and three that share an input: with
+/// tiles of 16 rows and of 128, and parts of them. Rows are stored by fours where they are whole
+/// fours (`put_sums` of `many_hopper.cuh`), and else one by one.
 fn cases() -> Vec<Case> {
     let of_format = |dtype: DType| {
         let block = dtype.block_elements() as u32;
@@ -58,7 +59,11 @@ fn cases() -> Vec<Case> {
             32 => [32, 288],
             _ => [block, 3 * block],
         };
-        [Case::new(dtype, least, &[150]), Case::new(dtype, more, &[17, 130, 128])]
+        [
+            Case::new(dtype, least, &[150]),
+            Case::new(dtype, more, &[192]),
+            Case::new(dtype, more, &[17, 130, 128]),
+        ]
     };
     FORMATS.into_iter().flat_map(of_format).collect()
 }

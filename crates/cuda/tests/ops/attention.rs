@@ -70,6 +70,7 @@ enum Form {
 
 struct Program {
     made: Made,
+    form: Form,
     q: BufferId,
     y: BufferId,
     ready: Option<Ready>,
@@ -89,7 +90,7 @@ fn make(shape: &Heads, form: Form) -> Program {
     if form == Form::Alone {
         let made = maker.finish();
         assert!(made.steps().ends_with(&["op"]));
-        return Program { made, q, y: o, ready, picks: all };
+        return Program { made, form, q, y: o, ready, picks: all };
     }
     let picks = some_of(width);
     let y = maker.rows("y", picks.len() as u32);
@@ -99,7 +100,7 @@ fn make(shape: &Heads, form: Form) -> Program {
     let made = maker.finish();
     let joined = if form == Form::Fresh { "prepare and attention" } else { "attention, encoded" };
     assert_eq!(made.steps(), [joined, "products"]);
-    Program { made, q, y, ready, picks }
+    Program { made, form, q, y, ready, picks }
 }
 
 /// Rows of random values in [-1, 1).
@@ -213,10 +214,9 @@ fn exact(load: Load, program: &Program, shape: &Heads, parts: &[Part], kept: &Ke
                 o.extend(Query { q, scale, load }.attend(&keys, &values));
             }
         }
-        let is_encoded = program.ready.is_some() || program.picks.len() < width;
         let value = |&pick: &u32| {
             let o = o[pick as usize];
-            if is_encoded { picked(load, o) } else { o }
+            if program.form == Form::Alone { o } else { picked(load, o) }
         };
         out.extend(program.picks.iter().map(value));
     }
@@ -242,7 +242,9 @@ fn check(load: Load, shape: &Heads, form: Form, rounds: &[&[Part]], limits: Limi
             (wanted, checked(&found, parts, width))
         };
         let (wanted, found) = of(&mut bench);
-        judge(&wanted, &found, width).unwrap_or_else(|error| panic!("{name}: {error}"));
+        // By heads, where all their columns are there.
+        let row = if form == Form::Alone { shape.head_dim as usize } else { width };
+        judge(&wanted, &found, row).unwrap_or_else(|error| panic!("{name}: {error}"));
         if let Some((other_wanted, other)) = other.as_mut().map(of) {
             judge_both((&wanted, &found), (&other_wanted, &other))
                 .unwrap_or_else(|error| panic!("{name}, against the CPU: {error}"));

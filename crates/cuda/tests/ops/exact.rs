@@ -3,9 +3,10 @@
 //! Every rounding is counted with the most that it can change. One to the nearest is an error about
 //! zero, and no two depend on each other: of n of them, of at most e_i each, the sum passes
 //! `SIGMAS` sqrt(sum e_i^2) with probability 2 exp(-SIGMAS^2 / 2) (Hoeffding), 5e-11 for one value.
-//! Its mean square is at most sum e_i^2, in truth a third, as an error is spread evenly. So three
-//! things are held against the bounds: every value, and the mean squares of a row and of all. The
-//! last sees one dropped column of thousands. What is not about zero goes into `slack`, whole.
+//! Its square is sum e_i^2 in the mean at most, and in truth a third of it, as errors are spread
+//! evenly. So three things are held against the bounds: every value, and the mean squares of a row
+//! and of all, as parts of theirs. The last sees one dropped column of thousands. What is not about
+//! zero goes into `slack`, whole.
 
 /// Errors of bf16 to nearest, relative: 8 bits of a value are kept.
 pub(crate) const BF16: f64 = 1.0 / (1 << 8) as f64;
@@ -19,8 +20,8 @@ pub(crate) const F32_FUNCTION: f64 = 16.0 * F32;
 
 const SIGMAS: f64 = 7.0;
 
-/// Least values of a row whose mean square says something.
-const ROW_MIN: usize = 16;
+/// Least values whose mean square says something.
+const COUNT_MIN: usize = 16;
 
 /// A value, and what its roundings may come to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,52 +61,51 @@ impl Exact {
 /// is not within anything.
 pub(crate) fn judge(exact: &[Exact], found: &[f32], width: usize) -> Result<(), String> {
     assert_eq!(exact.len(), found.len(), "as many values as were asked for");
-    let (mut square, mut allowed) = (0.0, Allowed::default());
+    let mut all = Squares::default();
     for (row, (exact, found)) in exact.chunks(width).zip(found.chunks(width)).enumerate() {
-        let (mut of_row, mut allowed_row) = (0.0, Allowed::default());
+        let mut of_row = Squares::default();
         for (col, (exact, &found)) in exact.iter().zip(found).enumerate() {
             let off = (f64::from(found) - exact.value).abs();
             if off.is_nan() || off > exact.allowed() {
                 return Err(format!("row {row} column {col}: {found}, {exact:?}"));
             }
-            of_row += off * off;
-            allowed_row.add(exact);
+            of_row.add(exact, off);
         }
-        // Of few values twice the mean: they may share some of their roundings.
-        if width >= ROW_MIN && of_row.sqrt() > 2.0 * allowed_row.root() {
-            let [off, root] = [of_row.sqrt(), allowed_row.root()];
-            return Err(format!("row {row}: root of squares {off:.3e}, expected {root:.3e}"));
+        // Of few values four times the mean: they may share some of their roundings.
+        if of_row.mean() > 4.0 {
+            return Err(format!("row {row}: mean square {:.2}", of_row.mean()));
         }
-        square += of_row;
-        allowed.join(&allowed_row);
+        all.join(&of_row);
     }
-    if exact.len() >= ROW_MIN && square.sqrt() > allowed.root() {
-        let [off, root] = [square.sqrt(), allowed.root()];
-        return Err(format!("all: root of squares {off:.3e}, expected {root:.3e}"));
+    match all.mean() {
+        mean if mean > 1.0 => Err(format!("all: mean square {mean:.2}")),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
-/// Sums over several values.
+/// Squares of what values are off by, beyond their slack, as parts of what they are in the mean.
 #[derive(Default)]
-struct Allowed {
-    square: f64,
-    slack_square: f64,
+struct Squares {
+    sum: f64,
+    count: usize,
 }
 
-impl Allowed {
-    fn add(&mut self, one: &Exact) {
-        self.square += one.square;
-        self.slack_square += one.slack * one.slack;
+impl Squares {
+    fn add(&mut self, exact: &Exact, off: f64) {
+        if exact.square > 0.0 {
+            self.sum += (off - exact.slack).max(0.0).powi(2) / exact.square;
+            self.count += 1;
+        }
     }
 
-    fn join(&mut self, other: &Allowed) {
-        self.square += other.square;
-        self.slack_square += other.slack_square;
+    fn join(&mut self, other: &Squares) {
+        self.sum += other.sum;
+        self.count += other.count;
     }
 
-    fn root(&self) -> f64 {
-        self.square.sqrt() + self.slack_square.sqrt()
+    /// Zero where there are too few to say.
+    fn mean(&self) -> f64 {
+        if self.count < COUNT_MIN { 0.0 } else { self.sum / self.count as f64 }
     }
 }
 

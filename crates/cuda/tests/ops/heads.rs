@@ -14,12 +14,12 @@ use crate::rows::normed;
 
 const EPS: f32 = 1e-5;
 
-/// One slot a token at most, so that all of the pool but those of a round stays as it was.
+/// A pool small enough to be looked at whole, for contexts that turn the angles far.
 const LIMITS: Limits = Limits {
     lanes_max: 4,
     chunk_tokens_max: 72,
-    context_tokens_max: 8_192,
-    pages: 4 * 128,
+    context_tokens_max: 4_160,
+    pages: 4 * 65,
     retained_device: 0,
     retained_host: 0,
 };
@@ -27,7 +27,7 @@ const LIMITS: Limits = Limits {
 /// Rows at edges of pages, alone, and of several sequences; far positions for the angles.
 const ROUNDS: [&[Part]; 4] = [
     &[(0, 0, 1)],
-    &[(1, 63, 1), (0, 64, 1), (3, 8_191, 1)],
+    &[(1, 63, 1), (0, 64, 1), (3, 4_159, 1)],
     &[(2, 60, 70)],
     &[(3, 127, 2), (1, 4_000, 1), (0, 5, 3)],
 ];

@@ -33,7 +33,7 @@ test-python: $(VENV)/.dev $(VENV)/.native
 	$(BIN)/ignis models fetch $(MODEL)
 	$(BIN)/python -m pytest $(ARGS)
 
-gpu: $(VENV)/.dev $(VENV)/.native ## every check that needs an NVIDIA card (CARD_TESTS=, CARD_COPIES= built Rust tests, ARGS=)
+gpu: $(VENV)/.dev $(VENV)/.native ## every check that needs an NVIDIA card (CARD_TESTS=, CARD_COPIES=, CARD_OPS= built Rust tests, ARGS=)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 lint: $(VENV)/.dev $(VENV)/.native ## formatting, lints, types, stubs, import directions, tidiness

@@ -1,4 +1,4 @@
-"""The Rust tests that need a card: every format against float64, the same bits in every way."""
+"""The Rust tests that need a card: programs and ops against float64, the same bits in every way."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from ignis.plan.cuda import nvrtc_file
 
 ROOT = Path(__file__).parents[2]
 # Each with the variable that names its built binary, for a machine without Rust
-# (`CARD_TESTS=path CARD_COPIES=path make gpu`), and how many tests it has.
-BINARIES = {"card": ("CARD_TESTS", 11), "copies": ("CARD_COPIES", 8)}
+# (`CARD_TESTS=path CARD_COPIES=path CARD_OPS=path make gpu`), and how many tests it has.
+BINARIES = {
+    "card": ("CARD_TESTS", 12),
+    "copies": ("CARD_COPIES", 8),
+    "ops": ("CARD_OPS", 17),
+}
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize("name", BINARIES)
-def test_programs_samples_and_copies_on_the_card(name: str, tmp_path: Path) -> None:
+def test_programs_ops_and_copies_on_the_card(name: str, tmp_path: Path) -> None:
     variable, count = BINARIES[name]
     if built := os.environ.get(variable):
         command = [built]

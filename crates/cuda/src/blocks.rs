@@ -132,18 +132,18 @@ impl Target<'_> {
     }
 }
 
-/// Values of `N` bytes, two by two.
+/// Values of `N` bytes, two by two; the last of an odd number by itself.
 fn plain<const N: usize>(stored: &[u8], to: &mut Target<'_>) {
     let row = to.row;
     for (b, values) in stored.chunks(BLOCK_COLS * N).enumerate() {
         let block = to.block(b);
-        for (i, pair) in values.chunks_exact(2 * N).enumerate() {
+        for (i, pair) in values.chunks(2 * N).enumerate() {
             let Place { lane, step, half, pair: at, .. } = place(row, 2 * i);
             let start = match N {
                 2 => step * 512 + lane * 16 + at * 4,
                 _ => (2 * step + half) * 512 + lane * 16 + at / 2 * 8,
             };
-            block[start..start + 2 * N].copy_from_slice(pair);
+            block[start..start + pair.len()].copy_from_slice(pair);
         }
     }
 }
@@ -313,6 +313,16 @@ mod tests {
                     assert_eq!(code_at(dtype, block, row, col), *code, "{dtype} {row} {col}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn blocks_hold_the_last_of_an_odd_number_of_values() {
+        let (stored, out) = packed(DType::BF16, 65, 2);
+        for (row, stored) in stored.iter().enumerate() {
+            // The second block's first column, step 0 of lane 4 row.
+            let at = 8 * 2048 + row * 4 * 16;
+            assert_eq!(out[at..at + 4], [stored[128], stored[129], 0, 0], "{row}");
         }
     }
 

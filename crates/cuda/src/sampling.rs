@@ -22,7 +22,6 @@ const ROW: usize = SAMPLE_ROW_BYTES as usize;
 pub(crate) struct Sampler {
     at: u64,
     args: Samples,
-    keys_at: u64,
     results_at: u64,
     /// Draws, then biases.
     inputs: Pinned,
@@ -63,17 +62,12 @@ impl Sampler {
         let inputs = Pinned::new(lanes_max * (DRAW + BIASES))?;
         let results = Pinned::new(lanes_max * ROW)?;
         let fetched = Event::new()?;
-        Ok(Sampler { at, args, keys_at: keys, results_at, inputs, results, fetched, lanes_max })
+        Ok(Sampler { at, args, results_at, inputs, results, fetched, lanes_max })
     }
 
     /// Bytes pinned.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         (self.inputs.bytes().len() + self.results.bytes().len()) as u64
-    }
-
-    /// Start of a lane's keys in the reservation, `[vocab]` u64.
-    pub(crate) fn keys_at(&self, lane: u32) -> u64 {
-        self.keys_at + u64::from(lane) * 8 * u64::from(self.args.vocab)
     }
 
     /// Starts sending the draws of `lanes`, of which the last ones were collected.

@@ -152,8 +152,8 @@ class VramOptions:
     allow_oversubscription: bool = option(
         Switch(),
         "off",
-        "With vram.budget_bytes only: start above free memory, or below the plan's minimum, with "
-        "a warning instead of a refusal.",
+        "With vram.budget_bytes only: start above free memory, below the plan's minimum, or where "
+        "a card's driver took more than was planned, with a warning instead of a refusal.",
     )
     kv_pool_bytes: PoolSize | None = option(
         Pool(),

@@ -39,8 +39,8 @@ class RootOptions:
     device: str = option(
         Choice(("auto", "cpu", "cuda")),
         "auto",
-        "Where the model runs. auto takes the best device this build can use; a device you name "
-        "is used or the start is refused, never replaced by another.",
+        "Where the model runs. auto takes the card if it can be used, runs the model and holds it, "
+        "else the CPU, and says why; a device you name is used or the start is refused.",
     )
     profile: str | None = option(
         Text("NAME"),

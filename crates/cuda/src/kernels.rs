@@ -2,10 +2,11 @@
 
 use std::ffi::{CStr, CString};
 
-use ignis_backend::DeviceError;
+use ignis_backend::{DeviceError, KvFormat};
 
 use crate::card::Card;
 use crate::driver::{Context, Function, Module};
+use crate::judge::unavailable;
 use crate::launch::{SCALAR_THREADS, SPLIT_QUERIES, TILE_QUERIES, attention_shared};
 use crate::open::CudaOptions;
 use crate::units::{
@@ -231,11 +232,14 @@ impl Finder<'_> {
         allow_shared(self.context, f, shared_bytes)?;
         let at_a_time = self.context.ctas_at_a_time(f, threads, shared_bytes)?;
         if at_a_time == 0 {
-            return Err(DeviceError::ShapeUnsupported {
-                what: "shared memory of products",
-                found: u64::from(shared_bytes),
-                expected: "what a processor of the card has",
-            });
+            return Err(unavailable(
+                format!(
+                    "no processor of {} holds {name}: {threads} threads, {shared_bytes} bytes of \
+                     shared memory",
+                    self.card.name
+                ),
+                "use --device cpu",
+            ));
         }
         let ctas = self.card.processors * at_a_time;
         Ok(FewKernel { f, threads, shared_bytes, ctas })
@@ -250,12 +254,9 @@ impl Finder<'_> {
             self.scalar_attention(module)?
         };
         for kernel in [found.tiles, found.split] {
-            if kernel.shared_bytes + 1024 > self.card.shared_bytes_max {
-                return Err(DeviceError::ShapeUnsupported {
-                    what: "shared memory of attention",
-                    found: u64::from(kernel.shared_bytes),
-                    expected: "less; use model.kv_format bf16",
-                });
+            let needed = kernel.shared_bytes + 1024;
+            if needed > self.card.shared_bytes_max {
+                return Err(too_little_shared(self.card, needed, self.options.kv_format));
             }
             allow_shared(self.context, kernel.f, kernel.shared_bytes)?;
         }
@@ -292,4 +293,17 @@ impl Finder<'_> {
             join: Some(find(module, "attention_join")?),
         })
     }
+}
+
+/// That a kernel of attention does not fit a processor of the card.
+fn too_little_shared(card: &Card, needed: u32, kv_format: KvFormat) -> DeviceError {
+    let remedy = match kv_format {
+        KvFormat::Bf16 => "use --device cpu",
+        KvFormat::F32 => "use --model-kv-format bf16, or --device cpu",
+    };
+    let (name, most) = (&card.name, card.shared_bytes_max);
+    unavailable(
+        format!("attention takes {needed} bytes of shared memory, {name} gives a CTA {most}"),
+        remedy,
+    )
 }

@@ -14,7 +14,7 @@ from ignis.plan.ask import Ask, Cut, Sizes, SizesOf, cut
 from ignis.plan.core import Model, NativeCore, PlanCore, sizes_by_ask
 from ignis.plan.cores import physical_cores
 from ignis.plan.cuda import Tell, telling_of_kernels
-from ignis.plan.devices import CPU, Device, device_to_run, settle_device
+from ignis.plan.devices import CPU, Device, NoCard, device_to_run, settle_device
 from ignis.plan.disk import DiskPlan, plan_disk
 from ignis.plan.host import HostPlan, plan_host
 from ignis.plan.lines import KV_POOL, VRAM_LINES, Line
@@ -148,10 +148,15 @@ def make_plan(
         ),
     )
     load = _Load(config, info, core, tell)
-    if free_bytes is None and device.may_yield and not names_card(config):
-        plan = load.on_card_or_cpu(device, host_free_bytes, title)
-    else:
-        plan = load.on(device, free_bytes, host_free_bytes)
+    try:
+        if free_bytes is None and device.may_yield and not names_card(config):
+            plan = load.on_card_or_cpu(device, host_free_bytes, title)
+        else:
+            plan = load.on(device, free_bytes, host_free_bytes)
+    except NoCard as problem:  # it was found, and cannot be opened
+        if not device.may_yield:
+            raise ConfigError(f"device: {problem}") from None
+        plan = load.on(replace(CPU, why=str(problem)), free_bytes, None)
     disk = plan_disk(config, core, window_bytes=plan.window_bytes, image_windows=plan.image_windows)
     return replace(plan, disk=disk)
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from ignis.errors import PlanRefused
+from ignis.errors import ConfigError, PlanRefused
 from ignis.plan import Device
+from ignis.plan.devices import NoCard
 from tests.unit.plan.fake_core import FakeCore
 from tests.unit.plan.test_plan import plan_of
 
@@ -89,6 +90,23 @@ def test_where_the_cpu_is_too_small_as_well_the_cards_refusal_is_said(card: int)
         )
     assert str(chosen.value) == str(named.value)
     assert chosen.value.suggestions == named.value.suggestions
+
+
+class ClosedCard(TwoMemories):
+    """Its card is found and gives no context."""
+
+    def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]:
+        raise NoCard("A card is set to serve one process, and another has it; end it")
+
+
+@pytest.mark.parametrize("named", [{}, {"vram__kv_pool_bytes": "8Ktok"}])
+def test_a_card_that_cannot_be_opened_yields_unless_it_was_named(named: dict[str, str]) -> None:
+    core = ClosedCard(card=8 << 30)
+    plan = plan_of(core, device=CHOSEN, **named)
+    assert plan.device.kind == "cpu"
+    assert str(plan.device.why).startswith("A card is set to serve one process")
+    with pytest.raises(ConfigError, match=r"^device: A card is set to serve one process"):
+        plan_of(core, device=NAMED, **named)
 
 
 def test_host_memory_that_is_short_is_no_reason_to_take_more_of_it() -> None:

@@ -52,7 +52,7 @@ class Suggestion:
 
 
 class PlanRefused(PlanError):
-    """The plan was computed and does not fit; nothing was reserved.
+    """The plan was computed and does not fit; nothing stays reserved.
 
     `plan` is "vram", "host" or "disk". Bytes: `needed_bytes` against `budget_bytes`,
     `shortfall_bytes` apart. `suggestions` name every option that is enough alone; where none is,

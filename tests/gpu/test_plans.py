@@ -15,6 +15,7 @@ import pytest
 
 from benches.card import checkpoint
 from ignis.config import load_config
+from ignis.engine.counted import SLACK_BYTES
 from ignis.engine.load import load_engine
 from ignis.plan import Plan, make_plan
 from ignis.plan.cuda import find_facts
@@ -52,8 +53,10 @@ def printed_plan(model: Path) -> dict[str, Any]:
     return found
 
 
-def served_plan(model: Path, folder: Path) -> dict[str, Any]:
-    """The event `ignis.runtime.vram_plan` of a server that got ready."""
+@pytest.fixture(scope="module")
+def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Events of a server that got ready, by name."""
+    folder = tmp_path_factory.mktemp("served")
     log = folder / "log"
     command = [sys.executable, "-m", "ignis", "serve", *words(model)]
     command += ["--server-bind", f"unix:{folder}/socket", "--log-format", "json"]
@@ -68,25 +71,31 @@ def served_plan(model: Path, folder: Path) -> dict[str, Any]:
         finally:
             process.terminate()
             process.wait()
-    for line in log.read_text().splitlines():
-        if line.startswith("{") and '"ignis.runtime.vram_plan"' in line:
-            event: dict[str, Any] = json.loads(line)
-            return event
-    raise AssertionError(log.read_text())
+    lines = [line for line in log.read_text().splitlines() if line.startswith("{")]
+    return {event["event"]: event for event in map(json.loads, lines)}
 
 
 def test_every_computed_line_of_the_printed_plan_is_the_served_plans(
-    model: Path, tmp_path: Path
+    model: Path, served: dict[str, dict[str, Any]]
 ) -> None:
     printed = printed_plan(model)
-    served = served_plan(model, tmp_path)
+    plan = served["ignis.runtime.vram_plan"]
     lines = {line["name"]: line["bytes"] for line in printed["lines"]}
     assert set(lines) > MEASURED
     for name, count in lines.items():
         if name not in MEASURED:
-            assert served[f"{name}_bytes"] == count, name
-    assert served["kv_page_count"] == printed["kv_pool"]["pages"]
-    assert served["kv_page_bytes"] == printed["kv_pool"]["page_bytes"]
+            assert plan[f"{name}_bytes"] == count, name
+    assert plan["kv_page_count"] == printed["kv_pool"]["pages"]
+    assert plan["kv_page_bytes"] == printed["kv_pool"]["page_bytes"]
+
+
+def test_a_start_finds_that_the_driver_counts_what_was_planned(
+    served: dict[str, dict[str, Any]],
+) -> None:
+    counted = served["ignis.device.counted"]
+    assert counted["compared"]
+    assert counted["planned_bytes"] == served["ignis.runtime.vram_plan"]["total_bytes"]
+    assert abs(counted["difference_bytes"]) <= SLACK_BYTES
 
 
 def plan_here(model: Path, **more: str) -> Plan:

@@ -23,7 +23,7 @@ from ignis.plan.cuda import nvrtc_file
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "crates" / "cuda" / "kernels"
-CAPABILITIES = ((8, 0), (9, 0), (12, 0))
+CAPABILITIES = ((8, 0), (8, 9), (9, 0), (12, 0))
 # Every unit that a load on a card of these may compile, by architecture and name.
 UNITS: dict[str, tuple[str, list[str]]] = {
     f"sm_{capability[0]}{capability[1]}-{name}": (file, options)

@@ -321,16 +321,21 @@ add_rows(const float* x, float* y, u64 count) {
     if (i < count) y[i] = __fadd_rn(y[i], x[i]);
 }
 
-// Penalty counts of one lane [vocab]: clear, then mark the prompt and count the output.
+// As `abi.rs` declares it. Ids that a launch brings along: 4,096 bytes is what one may.
+struct Ids {
+    u32 ids[1000];
+};
+
+// Penalty counts of one lane [vocab], cleared before: marks `prompt` ids, counts those behind them.
 extern "C" __global__ void __launch_bounds__(256)
-count_tokens(u32* counts, const u32* tokens, u32 prompt, u32 count) {
+count_tokens(u32* counts, const __grid_constant__ Ids tokens, u32 prompt, u32 count) {
     depend_go();
     depend_wait();
     const u32 i = blockIdx.x * 256 + threadIdx.x;
     if (i >= count) return;
     if (i < prompt) {
-        atomicOr(counts + tokens[i], 1u << 31);
+        atomicOr(counts + tokens.ids[i], 1u << 31);
     } else {
-        atomicAdd(counts + tokens[i], 1);
+        atomicAdd(counts + tokens.ids[i], 1);
     }
 }

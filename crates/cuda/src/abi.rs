@@ -207,8 +207,20 @@ pub(crate) struct SumParts {
     pub(crate) unused: u32,
 }
 
+/// Most ids that a launch brings along: with two counts and an address within the 4,096 bytes that
+/// a kernel's parameters may have.
+pub(crate) const IDS_MAX: usize = 1000;
+
+/// `struct Ids` of `rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ids {
+    pub(crate) ids: [u32; IDS_MAX],
+}
+
 // The compilers of both sides lay structures out by the same rules; this is what they come to.
 const _: () = {
+    assert!(size_of::<Ids>() == 4000);
     assert!(size_of::<Weight>() == 16 && offset_of!(Weight, rows) == 8);
     assert!(size_of::<Encoded>() == 24 && offset_of!(Encoded, rows) == 16);
     assert!(size_of::<Part>() == 32 && offset_of!(Part, y) == 16);

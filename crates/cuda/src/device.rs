@@ -9,6 +9,7 @@ use ignis_backend::{
 use ignis_ops::{Program, Round, SampleOut, WeightId};
 use ignis_types::{Bytes, Limits, Overflow, PlanLine};
 
+use crate::abi::IDS_MAX;
 use crate::bound::Bound;
 use crate::copies::Copies;
 use crate::graph::Graphs;
@@ -280,23 +281,14 @@ impl Device for CudaDevice {
         output: &[u32],
     ) -> Result<(), DeviceError> {
         let (run, memory, bound) = self.parts()?;
-        let context = run.context;
         assert!(lane < bound.limits.lanes_max, "lane {lane} of the penalties");
         let row = 4 * u64::from(bound.vocab);
         let at = bound.addresses.penalty_counts + u64::from(lane) * row;
-        memory.zero(context.stream, at, row)?;
-        // The lane's sampling keys are free between rounds, and hold two ids for each of the vocab.
-        let keys = bound.sampler.keys_at(lane);
-        let room = 2 * bound.vocab as usize;
-        for (ids, prompt) in [(prompt, true), (output, false)] {
-            for piece in ids.chunks(room) {
+        memory.zero(run.context.stream, at, row)?;
+        for (ids, is_prompt) in [(prompt, true), (output, false)] {
+            for piece in ids.chunks(IDS_MAX) {
                 assert!(piece.iter().all(|&id| id < bound.vocab), "an id outside the vocabulary");
-                memory.write(context, keys, bytes_of(piece))?;
-                let count = piece.len() as u32;
-                let marked = if prompt { count } else { 0 };
-                let counts = memory.address(at, row);
-                run.count_tokens(counts, memory.address(keys, 0), marked, count)?;
-                context.wait()?;
+                run.count_tokens(memory.address(at, row), piece, is_prompt)?;
             }
         }
         Ok(())
@@ -360,13 +352,6 @@ impl Drop for CudaDevice {
         let _ = self.opened.context.wait();
         self.copies.settle(&self.opened.context);
     }
-}
-
-/// Ids as they lie in memory: both sides count from the little end.
-fn bytes_of(ids: &[u32]) -> &[u8] {
-    const { assert!(cfg!(target_endian = "little"), "hosts of NVIDIA cards are little-endian") };
-    // SAFETY: any bytes of integers are bytes, and one more aligned than the other has no rest.
-    unsafe { ids.align_to::<u8>().1 }
 }
 
 pub(crate) fn too_large(_: Overflow) -> DeviceError {

@@ -14,6 +14,8 @@ const CAPABILITY_MIN: (u32, u32) = (8, 0);
 const DRIVER_MIN: (u32, u32) = (12, 0);
 /// Less is free only where something else holds the card: a context alone takes half of it.
 const FREE_MIN: Bytes = Bytes(1 << 30);
+/// What to do about an exclusive card that is taken.
+const SHARE: &str = "end it, share the card with: sudo nvidia-smi -c DEFAULT, or use --device cpu";
 /// Shares an exclusive card among processes.
 const SHARING_SERVER: &str = "nvidia-cuda-mps-server";
 
@@ -59,19 +61,10 @@ fn judge_driver(facts: &CudaFacts) -> Result<(u32, u32), DeviceError> {
     match &facts.driver {
         DriverFact::Missing => Err(unavailable(
             "no NVIDIA driver was found (libcuda.so.1)",
-            "install it from https://www.nvidia.com/drivers, or use --device cpu",
+            "install it from https://www.nvidia.com/drivers, start a container with --gpus all, or \
+             use --device cpu",
         )),
-        DriverFact::Failing { code } if code == "CUDA_ERROR_NO_DEVICE" => Err(no_card()),
-        DriverFact::Failing { code } if code == "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" => {
-            Err(unavailable(
-                "the NVIDIA driver's library and its kernel module are of different versions",
-                "restart the machine, or use --device cpu",
-            ))
-        }
-        DriverFact::Failing { code } => Err(unavailable(
-            format!("the NVIDIA driver does not start ({code})"),
-            "see what nvidia-smi says, or use --device cpu",
-        )),
+        DriverFact::Failing { code } => Err(driver_failing(code)),
         DriverFact::Present { version } if *version < DRIVER_MIN => {
             let (major, minor) = version;
             Err(unavailable(
@@ -84,19 +77,44 @@ fn judge_driver(facts: &CudaFacts) -> Result<(u32, u32), DeviceError> {
     }
 }
 
+/// What the driver's refusal to start means.
+fn driver_failing(code: &str) -> DeviceError {
+    match code {
+        "CUDA_ERROR_NO_DEVICE" => no_card(),
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" => unavailable(
+            "the NVIDIA driver's library and its kernel module are of different versions",
+            "restart the machine, or use --device cpu",
+        ),
+        "CUDA_ERROR_SYSTEM_NOT_READY" => unavailable(
+            format!("the NVIDIA driver waits for a service that does not run ({code})"),
+            "start it, as with: sudo systemctl start nvidia-fabricmanager, or use --device cpu",
+        ),
+        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE" => unavailable(
+            format!("a library for later drivers, which this card may not use, was found ({code})"),
+            "remove the package cuda-compat or its folder of LD_LIBRARY_PATH, or use --device cpu",
+        ),
+        code => unavailable(
+            format!("the NVIDIA driver does not start ({code})"),
+            "see what nvidia-smi says, or use --device cpu",
+        ),
+    }
+}
+
 fn judge_card(card: &CardFacts) -> Result<Bytes, DeviceError> {
     let name = &card.name;
     if card.capability < CAPABILITY_MIN {
         let (major, minor) = card.capability;
         return Err(unavailable(
-            format!("{name} has compute capability {major}.{minor}; the kernels need 8.0"),
-            "use an Ampere or later card, or --device cpu",
+            format!("{name} has compute capability {major}.{minor}, the kernels need 8.0 or later"),
+            "use a card of Ampere or later, or --device cpu",
         ));
     }
     let Some((total, free)) = card.memory else {
         return Err(unavailable(
-            "the driver's management library (libnvidia-ml.so.1) does not answer",
-            "install the whole driver; in a container, grant it the \"utility\" capability",
+            "the driver's management library (libnvidia-ml.so.1), which knows the free memory, \
+             does not answer",
+            "install the whole driver, set NVIDIA_DRIVER_CAPABILITIES=compute,utility in a \
+             container, or use --device cpu",
         ));
     };
     let mut computing = card.others.iter().filter(|one| one.computes).peekable();
@@ -105,14 +123,14 @@ fn judge_card(card: &CardFacts) -> Result<Bytes, DeviceError> {
         ComputeMode::Prohibited => {
             return Err(unavailable(
                 format!("{name} is set to let no process compute (compute mode prohibited)"),
-                "set it with: sudo nvidia-smi -c DEFAULT",
+                "let it with: sudo nvidia-smi -c DEFAULT, or use --device cpu",
             ));
         }
         ComputeMode::Exclusive if is_taken => {
             let who = holders(card.others.iter().filter(|one| one.computes));
             return Err(unavailable(
                 format!("{name} is set to serve one process, and {who} has it"),
-                "end that process, or share the card with: sudo nvidia-smi -c DEFAULT",
+                SHARE,
             ));
         }
         _ => {}
@@ -121,11 +139,20 @@ fn judge_card(card: &CardFacts) -> Result<Bytes, DeviceError> {
     if available < FREE_MIN.0 && total >= FREE_MIN {
         let who = if card.others.is_empty() { "others hold".into() } else { holders_hold(card) };
         return Err(unavailable(
-            format!("{name} is in use: {free} of {total} are free, {who} the rest"),
+            format!(
+                "{name} is in use: {} of {} are free and at least {} are needed, {who} the rest",
+                mib(Bytes(available)),
+                mib(total),
+                mib(FREE_MIN)
+            ),
             "see nvidia-smi and end what holds it, or use --device cpu",
         ));
     }
     Ok(total)
+}
+
+fn mib(bytes: Bytes) -> String {
+    format!("{} MiB", bytes.0 >> 20)
 }
 
 fn is_sharing(holder: &Holder) -> bool {
@@ -149,13 +176,16 @@ fn holders_hold(card: &CardFacts) -> String {
 /// What the driver's refusal of a context means: the card was taken after it was looked at.
 pub(crate) fn context_refused(card: &str, error: DeviceError) -> DeviceError {
     match &error {
-        DeviceError::Driver { code, .. } if code == "CUDA_ERROR_DEVICE_UNAVAILABLE" => unavailable(
-            format!("{card} is set to serve one process, and another has it"),
-            "end that process, or share the card with: sudo nvidia-smi -c DEFAULT",
-        ),
+        DeviceError::Driver { code, .. } if code == "CUDA_ERROR_DEVICE_UNAVAILABLE" => {
+            unavailable(format!("{card} is set to serve one process, and another has it"), SHARE)
+        }
         DeviceError::Driver { code, .. } if code == "CUDA_ERROR_OUT_OF_MEMORY" => unavailable(
             format!("{card} is in use: the driver has no memory for a context"),
             "see nvidia-smi and end what holds it, or use --device cpu",
+        ),
+        DeviceError::Driver { what, code } => unavailable(
+            format!("{card} gives this process no context ({what}: {code})"),
+            "see what nvidia-smi says, or use --device cpu",
         ),
         _ => error,
     }
@@ -231,6 +261,12 @@ pub(crate) mod tests {
             (failing("CUDA_ERROR_UNKNOWN"), "does not start (CUDA_ERROR_UNKNOWN)", "nvidia-smi"),
             (failing("CUDA_ERROR_NO_DEVICE"), "shows no card", "CUDA_VISIBLE_DEVICES"),
             (failing("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), "different versions", "restart"),
+            (failing("CUDA_ERROR_SYSTEM_NOT_READY"), "a service", "nvidia-fabricmanager"),
+            (
+                failing("CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"),
+                "for later drivers",
+                "cuda-compat",
+            ),
             (
                 with(|f| f.driver = DriverFact::Present { version: (11, 8) }),
                 "for CUDA 11.8",
@@ -238,7 +274,7 @@ pub(crate) mod tests {
             ),
             (with(|f| f.cards = 0), "shows no card", "CUDA_VISIBLE_DEVICES"),
             (with_card(|c| c.capability = (7, 5)), "capability 7.5", "Ampere"),
-            (with_card(|c| c.memory = None), "libnvidia-ml.so.1", "\"utility\""),
+            (with_card(|c| c.memory = None), "libnvidia-ml.so.1", "=compute,utility"),
             (with_card(|c| c.mode = ComputeMode::Prohibited), "no process", "-c DEFAULT"),
             (
                 with_card(|c| {
@@ -246,11 +282,15 @@ pub(crate) mod tests {
                     c.others = vec![holder("/usr/bin/X", false), holder("/usr/bin/trainer", true)];
                 }),
                 "trainer (7) has it",
-                "end that process",
+                "end it",
             ),
             (full(vec![holder("", true)]), "process 7 holds the rest", "end what holds it"),
             (full(vec![holder("/bin/game", false)]), "game (7) holds the rest", "end what"),
-            (full(Vec::new()), "others hold the rest", "--device cpu"),
+            (
+                full(Vec::new()),
+                "1 MiB of 81920 MiB are free and at least 1024 MiB are needed, others hold the",
+                "--device cpu",
+            ),
             (with(|f| f.nvrtc = files(&[])), "NVRTC", "pip install \"ignis[cuda]\""),
         ];
         for (facts, problem, remedy) in cases {
@@ -259,6 +299,8 @@ pub(crate) mod tests {
             assert!(said.1.contains(remedy), "{said:?}");
             let sentence = format!("{}; {}", said.0, said.1);
             assert!(!sentence.contains('\n') && !sentence.ends_with('.'), "{sentence}");
+            // One mark between what was found and what to do, none inside either.
+            assert_eq!(sentence.matches(';').count(), 1, "{sentence}");
         }
     }
 
@@ -295,6 +337,8 @@ pub(crate) mod tests {
         };
         assert!(of("CUDA_ERROR_DEVICE_UNAVAILABLE").contains("one process, and another has it"));
         assert!(of("CUDA_ERROR_OUT_OF_MEMORY").contains("no memory for a context"));
-        assert_eq!(of("CUDA_ERROR_UNKNOWN"), "cuDevicePrimaryCtxRetain: CUDA_ERROR_UNKNOWN");
+        assert!(
+            of("CUDA_ERROR_UNKNOWN").contains("(cuDevicePrimaryCtxRetain: CUDA_ERROR_UNKNOWN)")
+        );
     }
 }

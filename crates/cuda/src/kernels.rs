@@ -2,10 +2,11 @@
 
 use std::ffi::{CStr, CString};
 
-use ignis_backend::DeviceError;
+use ignis_backend::{DeviceError, KvFormat};
 
 use crate::card::Card;
 use crate::driver::{Context, Function, Module};
+use crate::judge::unavailable;
 use crate::launch::{SCALAR_THREADS, SPLIT_QUERIES, TILE_QUERIES, attention_shared};
 use crate::open::CudaOptions;
 use crate::sums::SumKernel;
@@ -241,19 +242,27 @@ impl Finder<'_> {
         let shape = CString::new(format!("{name}_shape")).expect("names hold no zero byte");
         let [threads, shared_bytes] = module.words(&shape)?;
         allow_shared(self.context, f, shared_bytes)?;
-        let ctas = self.ctas_of_card(f, threads, shared_bytes)?;
+        let ctas = self.ctas_of_card(name, f, (threads, shared_bytes))?;
         Ok(FewKernel { f, threads, shared_bytes, ctas })
     }
 
     /// CTAs of a kernel that the card runs at a time.
-    fn ctas_of_card(&self, f: Function, threads: u32, shared: u32) -> Result<u32, DeviceError> {
+    fn ctas_of_card(
+        &self,
+        name: &str,
+        f: Function,
+        (threads, shared): (u32, u32),
+    ) -> Result<u32, DeviceError> {
         let at_a_time = self.context.ctas_at_a_time(f, threads, shared)?;
         if at_a_time == 0 {
-            return Err(DeviceError::ShapeUnsupported {
-                what: "shared memory of a kernel",
-                found: u64::from(shared),
-                expected: "what a processor of the card has",
-            });
+            return Err(unavailable(
+                format!(
+                    "no processor of {} holds {name}: {threads} threads, {shared} bytes of shared \
+                     memory",
+                    self.card.name
+                ),
+                "use --device cpu",
+            ));
         }
         Ok(self.card.processors * at_a_time)
     }
@@ -270,12 +279,9 @@ impl Finder<'_> {
 
     /// Lets a kernel of attention have its shared memory; or that the card has too little.
     fn allowed(&self, kernel: TileKernel) -> Result<TileKernel, DeviceError> {
-        if kernel.shared_bytes + 1024 > self.card.shared_bytes_max {
-            return Err(DeviceError::ShapeUnsupported {
-                what: "shared memory of attention",
-                found: u64::from(kernel.shared_bytes),
-                expected: "less; use model.kv_format bf16",
-            });
+        let needed = kernel.shared_bytes + 1024;
+        if needed > self.card.shared_bytes_max {
+            return Err(too_little_shared(self.card, needed, self.options.kv_format));
         }
         allow_shared(self.context, kernel.f, kernel.shared_bytes)?;
         Ok(kernel)
@@ -291,7 +297,8 @@ impl Finder<'_> {
         };
         let tiles = kernel("attend_tiles", c"attend_tiles_shape")?;
         let split = kernel("attend_split", c"attend_split_shape")?;
-        let ctas = self.ctas_of_card(split.f, split.threads, split.shared_bytes)?;
+        let TileKernel { f, threads, shared_bytes, .. } = split;
+        let ctas = self.ctas_of_card("attend_split", f, (threads, shared_bytes))?;
         Ok(AttentionKernels { tiles, split: SplitKernel::Tensor { kernel: split, ctas } })
     }
 
@@ -309,4 +316,17 @@ impl Finder<'_> {
         let join = find(module, "attention_join")?;
         Ok(AttentionKernels { tiles, split: SplitKernel::Scalar { kernel: split, join } })
     }
+}
+
+/// That a kernel of attention does not fit a processor of the card.
+fn too_little_shared(card: &Card, needed: u32, kv_format: KvFormat) -> DeviceError {
+    let remedy = match kv_format {
+        KvFormat::Bf16 => "use --device cpu",
+        KvFormat::F32 => "use --model-kv-format bf16, or --device cpu",
+    };
+    let (name, most) = (&card.name, card.shared_bytes_max);
+    unavailable(
+        format!("attention takes {needed} bytes of shared memory, {name} gives a CTA {most}"),
+        remedy,
+    )
 }

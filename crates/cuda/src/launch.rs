@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use ignis_backend::{DeviceError, SAMPLE_PART_IDS, StoredProducts};
 
 use crate::abi::{
-    Cut, Encoded, Inputs, Norm, PoolView, Prepare, Product, Queries, Samples, Weight,
+    Cut, Encoded, IDS_MAX, Ids, Inputs, Norm, PoolView, Prepare, Product, Queries, Samples, Weight,
 };
 use crate::driver::{Context, Function, Shape};
 use crate::kernels::{Kernels, TileKernel};
@@ -189,16 +189,20 @@ impl Launcher<'_> {
         self.go(self.kernels.add_rows, each(count), args![x, y, count])
     }
 
-    /// Marks the first `prompt` of `count` tokens and counts the others in `counts` [vocab].
+    /// Marks the ids of a prompt, or counts those of an output, in `counts` [vocab]. They travel
+    /// with the launch, so nobody waits; at most [`IDS_MAX`].
     pub(crate) fn count_tokens(
         &self,
         counts: u64,
-        tokens: u64,
-        prompt: u32,
-        count: u32,
+        ids: &[u32],
+        is_prompt: bool,
     ) -> Result<(), DeviceError> {
+        let mut sent = Ids { ids: [0; IDS_MAX] };
+        sent.ids[..ids.len()].copy_from_slice(ids);
+        let count = ids.len() as u32;
+        let prompt = if is_prompt { count } else { 0 };
         let shape = line(count.div_ceil(256), 256);
-        self.go(self.kernels.count_tokens, shape, args![counts, tokens, prompt, count])
+        self.go(self.kernels.count_tokens, shape, args![counts, sent, prompt, count])
     }
 
     /// One token for each of `lanes` draws.

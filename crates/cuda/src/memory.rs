@@ -44,7 +44,10 @@ impl Memory {
         let len = bytes.as_usize().max(1);
         // SAFETY: writes one address.
         check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut base, len) }).map_err(|error| {
-            DeviceError::Reserve { bytes, space: "device memory", reason: error.to_string() }
+            let reason = format!(
+                "{error}; see in nvidia-smi who took memory since the plan, and start again"
+            );
+            DeviceError::Reserve { bytes, space: "device memory", reason }
         })?;
         let memory = Memory { base, bytes: bytes.0, tables: None };
         // SAFETY: the allocation has `len` bytes.

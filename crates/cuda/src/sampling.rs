@@ -23,7 +23,6 @@ const ROW: usize = SAMPLE_ROW_BYTES as usize;
 pub(crate) struct Sampler {
     at: u64,
     args: Samples,
-    keys_at: u64,
     /// Draws, then biases.
     inputs: Pinned,
     results: Pinned,
@@ -62,17 +61,12 @@ impl Sampler {
             vocab,
         };
         let drawn = Event::new()?;
-        Ok(Sampler { at, args, keys_at: keys, inputs, results, drawn, lanes_max })
+        Ok(Sampler { at, args, inputs, results, drawn, lanes_max })
     }
 
     /// Bytes pinned.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         (self.inputs.bytes().len() + self.results.bytes().len()) as u64
-    }
-
-    /// Start of a lane's keys in the reservation, `[vocab]` u64.
-    pub(crate) fn keys_at(&self, lane: u32) -> u64 {
-        self.keys_at + u64::from(lane) * 8 * u64::from(self.args.vocab)
     }
 
     /// Starts copying the draws of `lanes`, of which the last ones were collected.

@@ -49,14 +49,15 @@ fn nvrtc_min(capability: (u32, u32)) -> Option<(u32, u32)> {
 fn no_nvrtc(found: &NvrtcFacts, card: &CardFacts, driver: (u32, u32)) -> DeviceError {
     let text = |(major, minor): (u32, u32)| format!("{major}.{minor}");
     let least = nvrtc_min(card.capability);
-    if least.is_some_and(|least| least.0 > driver.0) {
+    if let Some(least) = least.filter(|least| least.0 > driver.0) {
         return unavailable(
             format!(
-                "the NVIDIA driver is for CUDA {}; {} needs a later one",
+                "the NVIDIA driver is for CUDA {}, {} needs one for CUDA {} or later",
                 text(driver),
-                card.name
+                card.name,
+                text(least)
             ),
-            "install a later one from https://www.nvidia.com/drivers, or use --device cpu",
+            "install it from https://www.nvidia.com/drivers, or use --device cpu",
         );
     }
     // The extras, and the least version that each brings.
@@ -71,7 +72,7 @@ fn no_nvrtc(found: &NvrtcFacts, card: &CardFacts, driver: (u32, u32)) -> DeviceE
     if found.files.is_empty() {
         return match found.broken.first() {
             Some(path) => unavailable(
-                format!("{} cannot be loaded", path.display()),
+                format!("{}, the NVRTC that was found, cannot be loaded", path.display()),
                 format!("install it again with: pip install --force-reinstall {package}"),
             ),
             None => unavailable(
@@ -87,9 +88,10 @@ fn no_nvrtc(found: &NvrtcFacts, card: &CardFacts, driver: (u32, u32)) -> DeviceE
     };
     unavailable(
         format!(
-            "NVRTC {} does not suit {} (compute capability {}) under a driver for CUDA {}: needed \
-             is {needed}",
+            "NVRTC {} {} not suit {} (compute capability {}) under a driver for CUDA {}: needed is \
+             {needed}",
             versions.join(" and "),
+            if versions.len() == 1 { "does" } else { "do" },
             card.name,
             text(card.capability),
             text(driver)
@@ -151,7 +153,7 @@ pub(crate) mod tests {
                     f.nvrtc = files(&[]);
                     f.nvrtc.broken = vec!["/x/libnvrtc.so".into()];
                 }),
-                "/x/libnvrtc.so cannot be loaded",
+                "/x/libnvrtc.so, the NVRTC that was found, cannot be loaded",
                 "--force-reinstall",
             ),
             (
@@ -165,7 +167,7 @@ pub(crate) mod tests {
             ),
             (
                 blackwell((12, 8), &[(13, 0), (12, 4)]),
-                "NVRTC 13.0 and 12.4 does not suit A card (compute capability 12.0) under a \
+                "NVRTC 13.0 and 12.4 do not suit A card (compute capability 12.0) under a \
                  driver for CUDA 12.8: needed is 12.8 to 12.x",
                 "pip install \"ignis[cuda12]\"",
             ),
@@ -184,7 +186,7 @@ pub(crate) mod tests {
                     f.driver = DriverFact::Present { version: (12, 9) };
                     f.card.as_mut().unwrap().capability = (11, 0);
                 }),
-                "for CUDA 12.9; A card needs a later one",
+                "for CUDA 12.9, A card needs one for CUDA 13.0 or later",
                 "nvidia.com/drivers",
             ),
         ];

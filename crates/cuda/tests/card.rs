@@ -350,9 +350,10 @@ fn samples_are_those_of_the_cpu() {
         }
         if turn % 10 == 0 {
             for lane in 0..8 {
-                let seen = prompt(300, shape.vocab, u64::from(turn + lane));
-                cpu.device.reset_penalties(lane, &seen[..200], &seen[200..]).unwrap();
-                gpu.device.reset_penalties(lane, &seen[..200], &seen[200..]).unwrap();
+                let seen = prompt(300 + 40 * turn as usize, shape.vocab, u64::from(turn + lane));
+                let (prompt, output) = seen.split_at(2 * seen.len() / 3);
+                cpu.device.reset_penalties(lane, prompt, output).unwrap();
+                gpu.device.reset_penalties(lane, prompt, output).unwrap();
             }
         }
         let bias: Vec<(u32, f32)> = (0..50).map(|i| (i * 7, 3.0 * dice.unit())).collect();

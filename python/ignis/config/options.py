@@ -39,8 +39,8 @@ class RootOptions:
     device: str = option(
         Choice(("auto", "cpu", "cuda")),
         "auto",
-        "Where the model runs. auto takes the best device this build can use; a device you name "
-        "is used or the start is refused, never replaced by another.",
+        "Where the model runs. auto takes the card if it can be used, runs the model and holds it, "
+        "else the CPU, and says why; a device you name is used or the start is refused.",
     )
     profile: str | None = option(
         Text("NAME"),
@@ -152,8 +152,8 @@ class VramOptions:
     allow_oversubscription: bool = option(
         Switch(),
         "off",
-        "With vram.budget_bytes only: start above free memory, or below the plan's minimum, with "
-        "a warning instead of a refusal.",
+        "With vram.budget_bytes only: start above free memory, below the plan's minimum, or where "
+        "a card's driver took more than was planned, with a warning instead of a refusal.",
     )
     kv_pool_bytes: PoolSize | None = option(
         Pool(),

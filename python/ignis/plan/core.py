@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from ignis.errors import ConfigError, EngineError, IgnisError, ModelFileError, PlanError
 from ignis.plan.ask import Ask, Sizes, SizesOf
 from ignis.plan.cuda import device_options
+from ignis.plan.devices import NoCard
 
 if TYPE_CHECKING:
     from ignis import _native
@@ -143,9 +144,14 @@ class NativeCore:
 
     def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]:
         """Bytes of the lines that the driver takes for this model, forced and measured: opens the
-        device."""
+        device. Raises NoCard where it cannot be opened."""
         with native_errors():
-            return tuple(device_options(device).measured(path))
+            from ignis import _native
+
+            try:
+                return tuple(device_options(device).measured(path))
+            except _native.DeviceUnavailableError as error:
+                raise NoCard(str(error)) from None
 
 
 def misfit_of(

@@ -21,7 +21,7 @@ class Device:
     the lines that only a load can measure: of a load on such a card where `assumed` is false, else
     of none of ours; a plan marks both. A card that is here has none: they are measured. `why` says
     what kept `auto` from a card, and `may_yield` that `auto` chose this card, so that the CPU
-    takes its place if it cannot run the model.
+    takes its place if it cannot run or hold the model.
     """
 
     name: str

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ignis.config import Config, PoolSize
-from ignis.errors import ConfigError
+from ignis.config import OPTIONS, Config, PoolSize
+from ignis.errors import ConfigError, PlanRefused
 from ignis.plan.adapt import EMBEDDING, RETAINED_HOST_A_LANE, Step, adapt
 from ignis.plan.ask import Ask, Cut, Sizes, SizesOf, cut
 from ignis.plan.core import Model, NativeCore, PlanCore, sizes_by_ask
 from ignis.plan.cores import physical_cores
 from ignis.plan.cuda import Tell, telling_of_kernels
-from ignis.plan.devices import Device, device_to_run, settle_device
+from ignis.plan.devices import CPU, Device, NoCard, device_to_run, settle_device
 from ignis.plan.disk import DiskPlan, plan_disk
 from ignis.plan.host import HostPlan, plan_host
 from ignis.plan.lines import KV_POOL, VRAM_LINES, Line
 from ignis.plan.refusal import may_start, refuse, refuse_budget_above_free
-from ignis.plan.units import exact
+from ignis.plan.units import exact, human
 
 CONTEXT_UNKNOWN = 4096  # for a checkpoint that does not say what it was trained for
 
@@ -127,9 +128,10 @@ def make_plan(
     """Plan the load of a checkpoint, a file or folder of which only headers are read.
 
     `device` None is the one this build runs on; where `auto` took a card that has no kernels for
-    the model, the CPU takes its place, and one that was named is refused. `free_bytes` None reads
-    the device, once, and `host_free_bytes` None this machine's memory, for a device with memory of
-    its own. `tell` is told if kernels are compiled for the card, which takes a while.
+    the model, or no memory for its least plan, the CPU takes its place, and one that was named is
+    refused. `free_bytes` None reads the device, once, and `host_free_bytes` None this machine's
+    memory, for a device with memory of its own. `tell` is told if kernels are compiled for the
+    card, which takes a while.
 
     Raises PlanRefused when it does not fit, PlanError for a device that cannot run it, ConfigError
     for a value the model cannot have, and ModelFileError for a checkpoint that cannot be read.
@@ -137,32 +139,89 @@ def make_plan(
     core = core or NativeCore()
     device = device or device_to_run(config)
     info = core.inspect(str(model))
+    title = f"{info.name or info.path} ({info.architecture})"
     device = settle_device(
         device,
-        f"{info.name or info.path} ({info.architecture})",
+        title,
         lambda kind: core.misfit(
             info.path, kind, config.model.kv_format, activations_of(config, kind)
         ),
     )
-    if free_bytes is None:
-        total = device.total_bytes
-        free_bytes = core.free_bytes(device.kind) if total is None else total
-    if device.kind == "cpu":
-        host_free_bytes = None
-    elif host_free_bytes is None:
-        host_free_bytes = core.free_bytes("cpu")
-    # Only after free memory is read: measuring makes a context.
-    is_here = device.kind == "cuda" and device.total_bytes is None
-    measured: tuple[tuple[str, int], ...] = ()
-    if is_here:
-        with telling_of_kernels(device.title, tell):
-            measured = core.measured(info.path, device.kind)
-    ask = ask_for(config, info, device, free_bytes, host_free_bytes)
-    sizes_of = sizes_by_ask(core, info.path, device.kind)
-    sizes_of = _with_lines(sizes_of, measured or device.recorded)
-    plan = plan_ask(ask, info, device, sizes_of)
+    load = _Load(config, info, core, tell)
+    try:
+        if free_bytes is None and device.may_yield and not names_card(config):
+            plan = load.on_card_or_cpu(device, host_free_bytes, title)
+        else:
+            plan = load.on(device, free_bytes, host_free_bytes)
+    except NoCard as problem:  # it was found, and cannot be opened
+        if not device.may_yield:
+            raise ConfigError(f"device: {problem}") from None
+        plan = load.on(replace(CPU, why=str(problem)), free_bytes, None)
     disk = plan_disk(config, core, window_bytes=plan.window_bytes, image_windows=plan.image_windows)
     return replace(plan, disk=disk)
+
+
+def names_card(config: Config) -> bool:
+    """Whether an operator named an option about device memory or of cards, which `auto` then does
+    not leave for want of memory."""
+    about = {key for key, option in OPTIONS.items() if option.group in {"vram", "cuda"}}
+    return any(config.named(key) for key in about | {EMBEDDING})
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """A load to plan, on one device or another."""
+
+    config: Config
+    model: Model
+    core: PlanCore
+    tell: Tell | None
+
+    def on(
+        self,
+        device: Device,
+        free_bytes: int | None,
+        host_free_bytes: int | None,
+        *,
+        opened: bool = True,
+    ) -> Plan:
+        """Its plan, free memory read where it is None. A card that is here is opened, to measure
+        what its driver takes, or else that counts as nothing. Raises PlanRefused."""
+        if free_bytes is None:
+            total = device.total_bytes
+            free_bytes = self.core.free_bytes(device.kind) if total is None else total
+        if device.kind == "cpu":
+            host_free_bytes = None
+        elif host_free_bytes is None:
+            host_free_bytes = self.core.free_bytes("cpu")
+        known = device.recorded
+        # Only after free memory is read: measuring makes a context.
+        if opened and device.kind == "cuda" and device.total_bytes is None:
+            with telling_of_kernels(device.title, self.tell):
+                known = self.core.measured(self.model.path, device.kind)
+        ask = ask_for(self.config, self.model, device, free_bytes, host_free_bytes)
+        sizes_of = sizes_by_ask(self.core, self.model.path, device.kind)
+        return plan_ask(ask, self.model, device, _with_lines(sizes_of, known))
+
+    def on_card_or_cpu(self, card: Device, host_free_bytes: int | None, title: str) -> Plan:
+        """Its plan on a card that `auto` chose, or on the CPU where the card is too small and the
+        CPU is not. Raises PlanRefused, the card's."""
+        free_bytes = self.core.free_bytes(card.kind)
+        try:
+            # Too small without the driver's part: then the CPU need not hold a context there.
+            self.on(card, free_bytes, host_free_bytes, opened=False)
+            return self.on(card, free_bytes, host_free_bytes)
+        except PlanRefused as refused:
+            refusal = refused
+        if refusal.plan == "vram":
+            why = (
+                f"{card.title} does not hold {title}: it needs {human(refusal.needed_bytes)}, "
+                f"{human(refusal.shortfall_bytes)} more than there is; --device cuda says what "
+                "would fit"
+            )
+            with suppress(PlanRefused):
+                return self.on(replace(CPU, why=why), None, None)
+        return self.on(card, free_bytes, host_free_bytes)
 
 
 def activations_of(config: Config, kind: str) -> str:

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from ignis.catalogue import fetch_if_missing, model_id
 from ignis.config import Config
 from ignis.engine import EngineOptions, EngineService, native_core
+from ignis.engine.counted import compare, driver_count, refuse_beyond
 from ignis.engine.load import load_engine, new_progress, read_metadata
 from ignis.engine.metrics import EngineMetrics
 from ignis.errors import TemplateMissing
@@ -84,7 +85,8 @@ async def running_model(
 ) -> AsyncIterator[tuple[LoadedModel, EngineService[Any, Any]]]:
     """Load the planned model with a progress bar and run its engine until the end of the block.
 
-    Raises ModelFileError, TemplateError or EngineError.
+    Raises ModelFileError, TemplateError, EngineError, or PlanRefused where the load took more of a
+    card than was planned.
     """
     path = Path(plan.model.path)
     tokenizer, template = await in_daemon_thread(lambda: text_of_model(config, path))
@@ -112,6 +114,7 @@ async def running_model(
     )
     if (recorded := engine.recorded_rounds) is not None:
         events.device_recorded(*recorded)
+    compare_counted(plan)
     if plan.disk is not None:
         events.kv_disk_ready(
             plan.disk,
@@ -132,6 +135,18 @@ async def running_model(
             ),
             service,
         )
+
+
+def compare_counted(plan: Plan) -> None:
+    """Tells what a card's driver counts to this process after the load.
+
+    Raises PlanRefused where it is more than was planned.
+    """
+    if plan.device.kind != "cuda":
+        return
+    counted = compare(plan, driver_count())
+    events.device_counted(counted.planned_bytes, counted.counted_bytes, counted.is_beyond)
+    refuse_beyond(counted, plan)
 
 
 def reuses_prompts(config: Config, plan: Plan) -> bool:

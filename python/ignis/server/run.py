@@ -8,7 +8,7 @@ Exit statuses:
     0        every request was answered before the process ended
     1        the address, the model or the engine failed (any other IgnisError)
     2        an option is wrong (ConfigError)
-    3        the plan does not fit; nothing was reserved (PlanRefused)
+    3        the plan does not fit, or a card's driver took more (PlanRefused)
     128 + n  signal n ended the process before every request was answered, or during the load
 
 1 to 3 are the command's, for what `serve` raises.

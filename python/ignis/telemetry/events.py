@@ -228,6 +228,22 @@ def device_recorded(kept: int, kinds: int, taken_bytes: int) -> None:
     )
 
 
+def device_counted(planned_bytes: int, counted_bytes: int | None, is_beyond: bool) -> None:
+    """`ignis.device.counted`: what the driver counts to this process, beside the plan's total.
+
+    None: it does not say, as in some containers, and nothing was compared. More than a plan may be
+    wrong by is a warning, and a refusal follows unless oversubscription is allowed.
+    """
+    say = log.warning if is_beyond else log.info
+    say(
+        "ignis.device.counted",
+        compared=counted_bytes is not None,
+        planned_bytes=planned_bytes,
+        counted_bytes=counted_bytes,
+        difference_bytes=None if counted_bytes is None else counted_bytes - planned_bytes,
+    )
+
+
 def kv_disk_ready(disk: LoggedDisk, *, windows_used: int, images_removed: int) -> None:
     """`ignis.kv_disk.ready`: the file is reserved and was looked through.
 

@@ -107,6 +107,21 @@ def test_rounds_that_were_not_recorded_are_a_warning(stream: io.StringIO) -> Non
     assert part == ("warning", 7, 9)
 
 
+def test_what_the_driver_counts_is_logged_beside_the_plan(stream: io.StringIO) -> None:
+    events.device_counted(100, 90, is_beyond=False)
+    events.device_counted(100, 130, is_beyond=True)
+    events.device_counted(100, None, is_beyond=False)
+    told = [
+        (one["level"], one["compared"], one["counted_bytes"], one["difference_bytes"])
+        for one in logged(stream)
+    ]
+    assert told == [
+        ("info", True, 90, -10),
+        ("warning", True, 130, 30),
+        ("info", False, None, None),
+    ]
+
+
 def test_refusals_are_logged_under_the_plan_they_refuse(stream: io.StringIO) -> None:
     for plan in ("vram", "host"):
         events.plan_refused(PlanRefused("too much", plan=plan, needed_bytes=3, budget_bytes=1))

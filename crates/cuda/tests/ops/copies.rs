@@ -63,7 +63,7 @@ impl Pool {
             let mut host = device.host_memory(1, bytes as usize + 64).unwrap().remove(0);
             for (way, at) in [(CopyWay::Out, out), (CopyWay::In, back)] {
                 let part = CopyPart { at, host: 64, bytes: bytes as usize };
-                let copies = device.begin_copies(way, host, &mut std::iter::once(part));
+                let copies = device.begin_copies(way, host, &mut std::iter::once(part), true);
                 let Copied { host: given, result } = device.end_copies(copies, true).unwrap();
                 result.unwrap();
                 host = given;

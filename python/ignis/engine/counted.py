@@ -1,0 +1,80 @@
+"""After a load on a card: what its driver counts to this process, beside what was planned.
+
+Each line that the load reserves was compared by then; what is left is what the driver takes itself.
+It is measured before the pool is cut, and a difference would be missed by the first who needs the
+memory. The count is of the whole process, so it means something where one model is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ignis.config import OPTIONS
+from ignis.errors import PlanRefused, Suggestion
+from ignis.plan import Plan
+from ignis.plan.units import MIB, exact
+
+SLACK_BYTES = 16 * MIB
+"""By how much the driver may count more than was planned."""
+
+DRIVERS_LINES = "cuda_context, residual, decode_graph"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Bytes of the card: planned, and counted to this process; None where the driver does not say.
+
+    `is_allowed` says that more than was planned is a warning and no refusal.
+    """
+
+    planned_bytes: int
+    counted_bytes: int | None
+    is_allowed: bool = False
+
+    @property
+    def difference_bytes(self) -> int | None:
+        """By how much more was counted; None where nothing was."""
+        return None if self.counted_bytes is None else self.counted_bytes - self.planned_bytes
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether more was counted than a plan may be wrong by."""
+        return self.difference_bytes is not None and self.difference_bytes > SLACK_BYTES
+
+
+def driver_count() -> int | None:
+    """Bytes of the card that its driver counts to this process; None where it does not say."""
+    from ignis import _native
+
+    return _native.process_bytes()
+
+
+def compare(plan: Plan, counted: int | None) -> Counted:
+    """What the driver counts after the load of `plan` on a card, beside its total."""
+    if counted is not None and counted < plan.allocated_at_load_bytes:
+        counted = None  # another's, as where a container numbers its processes itself
+    return Counted(plan.total_bytes, counted, plan.allow_oversubscription)
+
+
+def refuse_beyond(counted: Counted, plan: Plan) -> None:
+    """Raises PlanRefused where the driver counts more than was planned and nobody allowed it."""
+    more = counted.difference_bytes
+    if more is None or not counted.is_beyond or counted.is_allowed:
+        return
+    show = OPTIONS["vram.budget_bytes"].kind.show
+    budget = show(max(0, plan.budget_bytes - more) // MIB * MIB)
+    named = show(plan.budget_bytes) if plan.mode == "explicit" else "not set"
+    raise PlanRefused(
+        f"the driver counts {exact(counted.planned_bytes + more)} of {plan.device.title} to this "
+        f"process, {exact(more)} more than the {exact(counted.planned_bytes)} planned, in what it "
+        f"takes itself ({DRIVERS_LINES}); start again, or leave it that room with "
+        f"{OPTIONS['vram.budget_bytes'].flag} {budget} and "
+        f"{OPTIONS['vram.allow_oversubscription'].flag} on",
+        needed_bytes=counted.planned_bytes + more,
+        budget_bytes=counted.planned_bytes,
+        together=(
+            Suggestion("vram.budget_bytes", named, budget, more),
+            Suggestion("vram.allow_oversubscription", "off", "on", 0),
+        ),
+        adapted=tuple(step.as_dict() for step in plan.adapted),
+    )

@@ -11,6 +11,7 @@ mod attention;
 mod bench;
 mod copies;
 mod exact;
+mod gated;
 mod heads;
 mod load;
 mod matrix;
@@ -82,8 +83,8 @@ on_both! {
     norm: crate::rows::norm, [CPU], [CARD, CARD_PAIRS];
     norm_of_gathered_rows: crate::rows::norm_of_gathered_rows, [CPU], [CARD, CARD_PAIRS];
     norm_behind_products: crate::rows::norm_behind_products, [CPU, CPU_INT8], [CARD, CARD_PAIRS];
-    swiglu: crate::rows::swiglu, [CPU], [CARD, CARD_PAIRS];
-    gated_products: crate::rows::gated_products, [CPU, CPU_INT8], [CARD, CARD_PAIRS];
+    swiglu: crate::gated::swiglu, [CPU], [CARD, CARD_PAIRS];
+    gated_products: crate::gated::gated_products, [CPU, CPU_INT8], [CARD, CARD_PAIRS];
     norm_rotation_and_slots: crate::heads::norm_rotation_and_slots,
         [CPU, CPU_INT8], [CARD, CARD_PAIRS];
     attention: crate::attention::attention,
@@ -103,8 +104,8 @@ fn bounds_of_bf16_see_a_dropped_column() {
 }
 
 #[test]
-fn bounds_of_bf16_see_another_norm() {
-    rows::bounds_of_bf16_see_another_norm();
+fn bounds_of_bf16_see_another_norm_and_activation() {
+    rows::bounds_of_bf16_see_another_norm_and_activation();
 }
 
 #[test]

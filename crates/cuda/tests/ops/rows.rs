@@ -1,7 +1,7 @@
-//! What works on one row: embedding, norms, gated activations, sums of rows.
+//! What works on one row: embedding, norms, sums of rows.
 //!
-//! A card only has norms and activations joined to the product that reads them. That one picks
-//! columns here: a result is the op's own, encoded and decoded.
+//! A card only has norms joined to the product that reads them. That one picks columns here: a
+//! result is the op's own, encoded and decoded.
 
 use ignis_backend::FEW_ROWS;
 use ignis_ops::{
@@ -13,22 +13,23 @@ use ignis_types::DType;
 use crate::bench::{Bench, LIMITS, Made, Maker, random_rows, some_of, wide};
 use crate::compare;
 use crate::exact::{BF16, Exact, F32, F32_FUNCTION, judge};
+use crate::gated::{behind_activation, gated};
 use crate::load::{CPU, Load};
 use crate::matrix::Matrix;
 use crate::products::FORMATS;
 
 /// Encoded rows lie in another order from `FEW_ROWS` on, and in tiles of 128.
-const ROWS: [u32; 6] = [1, 7, FEW_ROWS, FEW_ROWS + 1, 128, 130];
-const ROWS_MAX: usize = 130;
+pub(crate) const ROWS: [u32; 6] = [1, 7, FEW_ROWS, FEW_ROWS + 1, 128, 130];
+pub(crate) const ROWS_MAX: usize = 130;
 
 /// Widths: less than a block of 64 columns, blocks and a part of one, and more than 256 threads
 /// take at a time (`EIGHTS` of `rows.cu`, which is 2,048; 1,024 of an activation).
-const WIDTHS: [u32; 5] = [48, 75, 64, 288, 2_128];
+pub(crate) const WIDTHS: [u32; 5] = [48, 75, 64, 288, 2_128];
 
 /// Added to mean squares, of which those of small rows (`random_rows`) are a third.
 const EPS: f32 = 1e-5;
 
-fn linear(x: BufferId, w: WeightId, y: BufferId) -> Op {
+pub(crate) fn linear(x: BufferId, w: WeightId, y: BufferId) -> Op {
     let parts = vec![LinearPart { w, bias: None, y }];
     Op::Linear(Linear { x, parts, accumulate: false, precise: false })
 }
@@ -37,17 +38,6 @@ fn linear(x: BufferId, w: WeightId, y: BufferId) -> Op {
 pub(crate) fn picked(load: Load, value: Exact) -> Exact {
     let size = value.value.abs();
     value.round(load.input_rounding() * size).within(4.0 * F32 * size)
-}
-
-/// What each value becomes.
-fn silu(x: f64) -> f64 {
-    x / (1.0 + (-x).exp())
-}
-
-/// How fast `silu` grows.
-fn silu_slope(x: f64) -> f64 {
-    let sigmoid = 1.0 / (1.0 + (-x).exp());
-    sigmoid * (1.0 + x * (1.0 - sigmoid))
 }
 
 /// x g / sqrt(mean + eps): sums of squares are of one sign, so each rounding counts once at most;
@@ -61,12 +51,17 @@ pub(crate) fn normed(x: &[f64], gain: &[f64], eps: f32) -> Vec<Exact> {
 }
 
 /// Those of `picks`.
-fn pick(load: Load, row: &[Exact], picks: &[u32]) -> Vec<Exact> {
+pub(crate) fn pick(load: Load, row: &[Exact], picks: &[u32]) -> Vec<Exact> {
     picks.iter().map(|&pick| picked(load, row[pick as usize])).collect()
 }
 
 /// Rows of x and the results of each number of them.
-fn run(load: Load, made: &Made, given: &[(BufferId, &[f32])], y: BufferId) -> Vec<Vec<f32>> {
+pub(crate) fn run(
+    load: Load,
+    made: &Made,
+    given: &[(BufferId, &[f32])],
+    y: BufferId,
+) -> Vec<Vec<f32>> {
     let mut bench = Bench::new(load, made, LIMITS);
     let rounds = ROWS.map(|rows| {
         bench.poison();
@@ -176,92 +171,6 @@ pub(crate) fn norm_of_gathered_rows(load: Load) {
     }
 }
 
-/// Activation and product.
-pub(crate) fn swiglu(load: Load) {
-    for width in WIDTHS {
-        let picks = some_of(width);
-        let mut maker = Maker::new();
-        let [gate, up] = ["gate", "up"].map(|name| maker.rows(name, width));
-        let y = maker.rows("y", picks.len() as u32);
-        maker.push(Op::SwiGlu(SwiGlu { gate, up, y: gate }));
-        let by = maker.picks(&picks, width);
-        maker.push(linear(gate, by, y));
-        let made = maker.finish();
-        assert_eq!(made.steps(), ["swiglu", "products"]);
-        let [gates, ups] = [23, 24].map(|seed| random_rows(ROWS_MAX, width as usize, seed));
-        let exact = |load| gated(load, &gates, &ups, width as usize, &picks);
-        let found = |load| run(load, &made, &[(gate, &gates), (up, &ups)], y);
-        compare(load, &format!("{load:?} swiglu of {width}"), picks.len(), found, exact);
-    }
-}
-
-fn gated(load: Load, gates: &[f32], ups: &[f32], width: usize, picks: &[u32]) -> Vec<Exact> {
-    let value = |(&gate, &up): (&f32, &f32)| {
-        let value = silu(gate.into()) * f64::from(up);
-        // The exponent's own rounding counts as often as it is large.
-        Exact::new(value).within((F32_FUNCTION + 2.0 * F32 * f64::from(gate).abs()) * value.abs())
-    };
-    let rows = gates.chunks(width).zip(ups.chunks(width));
-    rows.flat_map(|(gates, ups)| {
-        let row: Vec<Exact> = gates.iter().zip(ups).map(value).collect();
-        pick(load, &row, picks)
-    })
-    .collect()
-}
-
-/// Gate and up as products, and the activation of both: one launch on a card that rounds to bf16.
-pub(crate) fn gated_products(load: Load) {
-    const COLS: usize = 512;
-    for (dtype, inner) in FORMATS.into_iter().zip([75, 192, 64, 200, 17, 130, 2_128, 288]) {
-        let picks = some_of(inner);
-        let mut maker = Maker::new();
-        let x = maker.rows("x", COLS as u32);
-        let [gate, up] = ["gate", "up"].map(|name| maker.rows(name, inner));
-        let y = maker.rows("y", picks.len() as u32);
-        let [w_gate, w_up] =
-            [(); 2].map(|()| maker.random(WeightKind::Matrix, dtype, (inner, COLS as u32)));
-        let parts = [(w_gate, gate), (w_up, up)].map(|(w, y)| LinearPart { w, bias: None, y });
-        let parts = parts.to_vec();
-        maker.push(Op::Linear(Linear { x, parts, accumulate: false, precise: false }));
-        maker.push(Op::SwiGlu(SwiGlu { gate, up, y: gate }));
-        let by = maker.picks(&picks, inner);
-        maker.push(linear(gate, by, y));
-        let made = maker.finish();
-        assert_eq!(made.steps(), ["encode", "gated products", "products"]);
-        let given = random_rows(ROWS_MAX, COLS, 25);
-        let exact = |load| {
-            let [gate, up] = [w_gate, w_up].map(|w| Matrix::new(load, &made, w));
-            let row = |x: &[f32]| {
-                let x = wide(x);
-                let [gate, up] = [&gate, &up].map(|w| w.times(&x, false));
-                let row: Vec<Exact> = gate.iter().zip(&up).map(|(g, u)| gated_of(g, u)).collect();
-                pick(load, &row, &picks)
-            };
-            given.chunks(COLS).flat_map(row).collect()
-        };
-        let found = |load| run(load, &made, &[(x, &given)], y);
-        compare(load, &format!("{load:?} gated {dtype}"), picks.len(), found, exact);
-    }
-}
-
-/// silu(g) u of values that were rounded: to first order by the slopes; both products round the
-/// same inputs, so a square of a sum is at most twice the sum of squares. Then all that is of
-/// second order.
-fn gated_of(g: &Exact, u: &Exact) -> Exact {
-    let (by_g, by_u) = ((silu_slope(g.value) * u.value).abs(), silu(g.value).abs());
-    let (off_g, off_u) = (g.allowed(), u.allowed());
-    let value = silu(g.value) * u.value;
-    let relative = F32_FUNCTION + 2.0 * F32 * g.value.abs();
-    Exact {
-        value,
-        sum: by_g * g.sum + by_u * u.sum,
-        square: 2.0 * (by_g * by_g * g.square + by_u * by_u * u.square),
-        slack: by_g * g.slack + by_u * u.slack + relative * value.abs(),
-    }
-    // The second slope of silu is a half at most, the first 1.1.
-    .within(off_g * off_g * (u.value.abs() + off_u) / 4.0 + 1.1 * off_g * off_u)
-}
-
 /// Products that write whole rows and their norm: activation, product, norm, product. Up to
 /// `FEW_ROWS` rows one launch makes product and norm.
 pub(crate) fn norm_behind_products(load: Load) {
@@ -315,16 +224,6 @@ pub(crate) fn norm_behind_products(load: Load) {
     }
 }
 
-/// Products of an activation of gates up to 12: what computing it in f32 can change comes to the
-/// same part of each summand.
-fn behind_activation(w: &Matrix, gates: &[f32], ups: &[f32]) -> Vec<Exact> {
-    let pairs = gates.iter().zip(ups);
-    let x: Vec<f64> = pairs.map(|(&gate, &up)| silu(gate.into()) * f64::from(up)).collect();
-    let size = |row: usize| w.row(row).iter().zip(&x).map(|(w, x)| (w * x).abs()).sum::<f64>();
-    let products = w.times(&x, false).into_iter().enumerate();
-    products.map(|(row, y)| y.within((F32_FUNCTION + 24.0 * F32) * size(row))).collect()
-}
-
 /// A sum of two f32.
 pub(crate) fn sums_of_rows(load: Load) {
     for width in [1, 75, 288] {
@@ -340,8 +239,9 @@ pub(crate) fn sums_of_rows(load: Load) {
     }
 }
 
-/// The bounds of a card are near enough to tell another `eps` and a gain of another column.
-pub(crate) fn bounds_of_bf16_see_another_norm() {
+/// The bounds of a card are near enough to tell another `eps`, a gain of another column, and an
+/// exponent that is off by a fiftieth.
+pub(crate) fn bounds_of_bf16_see_another_norm_and_activation() {
     use crate::load::CARD;
     let x = wide(&random_rows(2, 288, 21)[288..]);
     let gain: Vec<f64> = wide(&random_rows(1, 289, 5)).iter().map(|g| 1.0 + 0.3 * g).collect();
@@ -354,4 +254,19 @@ pub(crate) fn bounds_of_bf16_see_another_norm() {
     judge(&wanted, &found(&gain[..288], EPS), picks.len()).unwrap();
     assert!(judge(&wanted, &found(&gain[..288], 1.1 * EPS), picks.len()).is_err());
     assert!(judge(&wanted, &found(&gain[1..], EPS), picks.len()).is_err());
+
+    let [gates, ups] = [32, 33].map(|seed| random_rows(4, 288, seed));
+    let wanted = gated(CARD, &gates, &ups, 288, &picks);
+    let found = |by: f64| -> Vec<f32> {
+        let rows = gates.chunks(288).zip(ups.chunks(288));
+        rows.flat_map(|(gates, ups)| {
+            picks.iter().map(move |&pick| {
+                let (gate, up) = (f64::from(gates[pick as usize]), f64::from(ups[pick as usize]));
+                (gate / (1.0 + (-by * gate).exp()) * up) as f32
+            })
+        })
+        .collect()
+    };
+    judge(&wanted, &found(1.0), picks.len()).unwrap();
+    assert!(judge(&wanted, &found(1.02), picks.len()).is_err());
 }

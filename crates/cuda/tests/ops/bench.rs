@@ -1,9 +1,7 @@
 //! A program of one op, on a device whose memory holds nothing but NaN and what the op is given.
 
 use half::bf16;
-use ignis_backend::{
-    Addresses, Device, FusedProgram, FusedStep, SAMPLE_ROW_BYTES, StoredActivations,
-};
+use ignis_backend::{Addresses, Device, FusedProgram, FusedStep, StoredActivations};
 use ignis_ops::{
     AddRows, BufferId, KvShape, Op, Program, ProgramBuilder, RopeScaling, RopeTable, Round, Rows,
     Segment, WeightId, WeightKind, WeightSpec,
@@ -202,7 +200,7 @@ impl Bench {
         let (pool, bytes) = (self.addresses.kv_pool, self.page_bytes());
         self.fill(pool, u64::from(self.limits.pages) * bytes);
         let layout = self.device.layout();
-        let lane = layout.sampling_lane_bytes(self.program.vocab).unwrap().0 + SAMPLE_ROW_BYTES;
+        let lane = layout.sampling_lane_bytes(self.program.vocab).unwrap().0;
         self.fill(self.addresses.sampling, u64::from(self.limits.lanes_max) * lane);
     }
 

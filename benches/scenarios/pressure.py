@@ -4,6 +4,8 @@ Why: a server that recomputes or drops what it pushes aside shows it here, as lo
 text. The same requests run with KV-RAM, with KV-disk, with both and with neither; every answer is
 then asked again, alone, of a model that keeps nothing, and must have the same token ids.
 
+`--card` runs random weights on the card, and draws no plot.
+
 A run with a tier counts only if at least 50 sequences moved each way and 20 prompts were reused.
 """
 
@@ -14,14 +16,18 @@ import asyncio
 import random
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benches import record
+from benches.card import checkpoint
+from benches.card.ready import folder_for
 from benches.replay import words
 from benches.scenarios.model import Asked, Run, loaded, percentiles
 from benches.scenarios.pressure_plot import plot
 from ignis.engine.api import SamplingParams
+from ignis.plan.cuda import find_facts
 
 CONTEXT = 1856  # an agent fills it, so two of them leave no room for the conversation
 SEQUENCES = 2  # that the pool holds
@@ -33,19 +39,40 @@ INSTRUCTION_TOKENS = 400  # of them, the same for all
 TURNS = 10
 MOVES_LEAST, HITS_LEAST = 50, 20
 
+Setup = tuple[str, str, str]
+
 # Name, bytes of KV-RAM, bytes of KV-disk. "both" has room for one moved sequence in RAM.
-SETUPS = (
+SETUPS: tuple[Setup, ...] = (
     ("KV-RAM", "512M", "0"),
     ("KV-disk", "0", "1G"),
     ("both", "56M", "1G"),
     ("neither", "0", "0"),
 )
 
+# The same for the model that `--card` runs, whose sequences take 213 MB each.
+CARD_GEOMETRY = "qwen3-0.6b"
+CARD_SETUPS: tuple[Setup, ...] = (
+    ("KV-RAM", "2G", "0"),
+    ("KV-disk", "0", "4G"),
+    ("both", "256M", "4G"),
+    ("neither", "0", "0"),
+)
 
-def options(model: str, kv_ram: str, kv_disk: str, folder: Path) -> dict[str, object]:
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What runs, and where."""
+
+    model: str
+    device: str
+    setups: tuple[Setup, ...]
+
+
+def options(place: Place, kv_ram: str, kv_disk: str, folder: Path) -> dict[str, object]:
     """The configuration of one setup."""
     return {
-        "model.path": model,
+        "device": place.device,
+        "model.path": place.model,
         "model.max_context": CONTEXT,
         "model.lanes": 4,
         "vram.kv_pool_bytes": f"{SEQUENCES * CONTEXT + SLOTS * 64}tok",
@@ -57,10 +84,11 @@ def options(model: str, kv_ram: str, kv_disk: str, folder: Path) -> dict[str, ob
     }
 
 
-def alone_options(model: str) -> dict[str, object]:
+def alone_options(place: Place) -> dict[str, object]:
     """A model that keeps nothing of one request for the next."""
     return {
-        "model.path": model,
+        "device": place.device,
+        "model.path": place.model,
         "model.max_context": CONTEXT,
         "model.lanes": 1,
         "reuse.prompt": "off",
@@ -126,10 +154,10 @@ async def under_pressure(run: Run, conversations: int, seed: int, pause_s: float
         over.set()
 
 
-async def references(model: str, asked: list[Asked]) -> dict[tuple[object, ...], tuple[int, ...]]:
+async def references(place: Place, asked: list[Asked]) -> dict[tuple[object, ...], tuple[int, ...]]:
     """The answer to every question, each alone."""
     found: dict[tuple[object, ...], tuple[int, ...]] = {}
-    async with loaded(alone_options(model)) as run:
+    async with loaded(alone_options(place)) as run:
         for one in asked:
             if one.question not in found:
                 answer = await run.ask(one.prompt, one.sampling, one.max_tokens, one.request_class)
@@ -164,29 +192,31 @@ def summary(run: Run, tier_on: bool) -> dict[str, Any]:
 
 
 async def run_setup(
-    arguments: argparse.Namespace, setup: tuple[str, str, str]
+    place: Place, arguments: argparse.Namespace, setup: Setup
 ) -> tuple[dict[str, Any], Run]:
     """One setup, with what it was seen to do."""
     name, kv_ram, kv_disk = setup
     # Where nothing can move, a third of the conversations tells as much.
     conversations = arguments.conversations if name != "neither" else 3
     with tempfile.TemporaryDirectory() as folder:
-        async with loaded(options(arguments.model, kv_ram, kv_disk, Path(folder))) as run:
+        async with loaded(options(place, kv_ram, kv_disk, Path(folder))) as run:
             await under_pressure(run, conversations, arguments.seed, arguments.pause)
     found = summary(run, tier_on=name != "neither")
     print(f"{name}: {found['requests']} requests in {found['seconds']} s", file=sys.stderr)
     return found, run
 
 
-async def _run(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Run]]:
+async def _run(
+    place: Place, arguments: argparse.Namespace
+) -> tuple[dict[str, Any], dict[str, Run]]:
     setups, runs = {}, {}
-    for setup in SETUPS:
+    for setup in place.setups:
         if arguments.setup and setup[0] not in arguments.setup:
             continue
-        found, run = await run_setup(arguments, setup)
+        found, run = await run_setup(place, arguments, setup)
         setups[setup[0]], runs[setup[0]] = found, run
     asked = [one for run in runs.values() for one in run.asked]
-    expected = await references(arguments.model, asked)
+    expected = await references(place, asked)
     for name, run in runs.items():
         wrong = sum(one.ids != expected[one.question] for one in run.asked)
         setups[name]["wrong_answers"] = wrong
@@ -205,7 +235,7 @@ def passed(setups: dict[str, Any]) -> bool:
     )
 
 
-def markdown(found: dict[str, Any], name: str) -> str:
+def markdown(found: dict[str, Any], picture: str | None) -> str:
     """The report for people."""
     rows = [
         "requests",
@@ -241,7 +271,40 @@ def markdown(found: dict[str, Any], name: str) -> str:
     text += (
         "\nThe longest gaps while moving are of sequences that moved: the time they were away.\n"
     )
-    return text + f"\n![pool, KV-RAM, KV-disk and tokens over time]({name}.png)\n"
+    if picture:
+        text += f"\n![pool, KV-RAM, KV-disk and tokens over time]({picture})\n"
+    return text
+
+
+def run_on_cpu(arguments: argparse.Namespace) -> bool:
+    """Runs a real model on the CPU, and draws what happened over time."""
+    name, place = arguments.name or "pressure", Place(arguments.model, "cpu", SETUPS)
+    conditions = record.conditions("benches.scenarios.pressure", arguments.commit)
+    setups, runs = asyncio.run(_run(place, arguments))
+    _write(name, {"conditions": conditions, "setups": setups}, f"{name}.png", arguments.out)
+    plot(runs, arguments.out / f"{name}.png")
+    return passed(setups)
+
+
+def run_on_card(arguments: argparse.Namespace) -> bool:
+    """Runs random weights on the card."""
+    facts = find_facts()
+    conditions = record.conditions("benches.scenarios.pressure", arguments.commit)
+    conditions |= {"card": facts.name, "driver": facts.release or "unknown"}
+    with tempfile.TemporaryDirectory(dir=folder_for(4 << 30)) as folder:
+        model = Path(folder) / "model"
+        checkpoint.write(model, CARD_GEOMETRY)
+        place = Place(str(model), "cuda", CARD_SETUPS)
+        setups, _ = asyncio.run(_run(place, arguments))
+    found = {"conditions": conditions, "geometry": CARD_GEOMETRY, "setups": setups}
+    _write(arguments.name or "pressure-card", found, None, arguments.out)
+    return passed(setups)
+
+
+def _write(name: str, found: dict[str, Any], picture: str | None, out: Path) -> None:
+    text = markdown(found, picture)
+    record.write(name, found, text, out)
+    print(text)
 
 
 def main() -> int:
@@ -254,16 +317,13 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.4, help="seconds between two turns")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--setup", action="append", choices=[name for name, _, _ in SETUPS])
-    parser.add_argument("--name", default="pressure", help="of the results")
+    parser.add_argument("--card", action="store_true", help="random weights on the card")
+    parser.add_argument("--name", help="of the results")
+    parser.add_argument("--commit", help="what is measured, where git is not there to say")
     parser.add_argument("--out", type=Path, default=record.RESULTS, help="folder of the results")
     arguments = parser.parse_args()
-    conditions = record.conditions("benches.scenarios.pressure")
-    setups, runs = asyncio.run(_run(arguments))
-    found = {"conditions": conditions, "setups": setups}
-    record.write(arguments.name, found, text := markdown(found, arguments.name), arguments.out)
-    plot(runs, arguments.out / f"{arguments.name}.png")
-    print(text)
-    return 0 if passed(setups) else 1
+    run = run_on_card if arguments.card else run_on_cpu
+    return 0 if run(arguments) else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 //! A round's inputs, written where the card can fetch them, in one piece.
 //!
-//! Rounds that decode have a piece and all others have one. A recorded round reads its piece itself;
-//! to others it is copied.
+//! Rounds that decode have a piece and all others have one. A recorded round reads its piece
+//! itself; to others it is copied.
 
 use ignis_backend::{DeviceError, StoredScratch, runs};
 use ignis_ops::Round;

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benches.card.loaded import Loaded
-from benches.card.rows import FULL, ROWS, SMALL, Sizes, Table
+from benches.card.rows import FULL, ROWS, SMALL, Load, Sizes
 from ignis import _native
 from ignis.cli.geometries import FORMATS, geometry, random_model
 from ignis.engine import EngineOptions, EngineService, SamplingParams, SequenceRequest, native_core
@@ -62,7 +62,7 @@ class Suite:
     """The rows of one loaded model."""
 
     def __init__(
-        self, name: str, matrices: str, sizes: Sizes, where: Where, moves: bool, table: Table
+        self, name: str, matrices: str, sizes: Sizes, where: Where, moves: bool, load: Load
     ) -> None:
         self.sizes = sizes
         limits = limits_of(sizes)
@@ -73,7 +73,13 @@ class Suite:
         tiers = _native.TierOptions(ram_bytes=image + image // 4 + (256 << 20)) if moves else None
         began = time.perf_counter()
         self.model = Loaded(
-            model, limits, device=where.device, tiers=tiers, table=table, kernels=where.kernels
+            model,
+            limits,
+            device=where.device,
+            tiers=tiers,
+            table=load.table,
+            products=load.products,
+            kernels=where.kernels,
         )
         self.load_s = time.perf_counter() - began
         self.weight_bytes = bytes_read(name, matrices)
@@ -317,29 +323,30 @@ class _Rounds(NoMetrics):
 def measure(
     name: str, matrices: str, wanted: Collection[str], sizes: Sizes, where: Where
 ) -> dict[str, Any]:
-    """The wanted rows, and what the first of them were loaded with. Each place of the embedding
-    table is a load of its own, made when the one before it is gone."""
-    by_table: dict[Table, list[str]] = {}
+    """The wanted rows, and what the first of them were loaded with. Rows that are loaded alike
+    share a load, made when the one before it is gone."""
+    alike: dict[Load, list[str]] = {}
     for row in wanted:
-        by_table.setdefault(ROWS[row].table, []).append(row)
+        alike.setdefault(ROWS[row].load, []).append(row)
     loads = [
-        _measure_load(name, matrices, rows, sizes, where, table) for table, rows in by_table.items()
+        _measure_load(name, matrices, rows, sizes, where, load) for load, rows in alike.items()
     ]
     rows = {row: values for load in loads for row, values in load["rows"].items()}
     return loads[0] | {"rows": rows}
 
 
 def _measure_load(
-    name: str, matrices: str, wanted: Collection[str], sizes: Sizes, where: Where, table: Table
+    name: str, matrices: str, wanted: Collection[str], sizes: Sizes, where: Where, load: Load
 ) -> dict[str, Any]:
     moving = {"move-out", "move-in", "beside-move"} & set(wanted)
-    suite = Suite(name, matrices, sizes, where, bool(moving), table)
+    suite = Suite(name, matrices, sizes, where, bool(moving), load)
     one: dict[str, Callable[[], dict[str, Any]]] = {
         "decode-1": lambda: suite.decode(1, 64),
         "decode-8": lambda: suite.decode(sizes.lanes, 64),
         "decode-1-host": lambda: suite.decode(1, 64),
         "prefill": suite.prefill,
         "prefill-host": suite.prefill,
+        "prefill-fast": suite.prefill,
         "hand-over": suite.hand_over,
         "beside-move": suite.beside_move,
     }

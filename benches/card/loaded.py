@@ -23,6 +23,7 @@ class Loaded:
         device: str = "cuda",
         tiers: _native.TierOptions | None = None,
         table: str = "device",
+        products: str = "same",
         kernels: str = "own",
     ) -> None:
         threads = physical_cores() if device == "cpu" else 1
@@ -32,6 +33,7 @@ class Loaded:
             kv_format=kv_format,
             activations=activations,
             embedding=table,
+            products=products,
             kernels=kernels,
         )
         needs = _native.needs(model, limits, options)

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 Part = Literal["engine", "ready"]
-Table = Literal["device", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How a model is loaded for a row: where its embedding table lies, and `cuda.products`."""
+
+    table: Literal["device", "host"] = "device"
+    products: Literal["same", "fast"] = "same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +30,19 @@ class Row:
     heavy: bool = False
     part: Part = "engine"
     of: str = ""  # the row that it is a share of
-    table: Table = "device"  # where the embedding table lies
+    load: Load = Load()
 
 
 def _with_table_on_host(row: str) -> Row:
     """The same row where the embedding table stays in host memory, which is the default."""
     why = f"{row} with the embedding table in host memory"
-    return Row(f"{row}-host", "tok/s", why, heavy=True, of=row, table="host")
+    return Row(f"{row}-host", "tok/s", why, heavy=True, of=row, load=Load(table="host"))
+
+
+def _with_fast_products(row: str) -> Row:
+    """The same row where long chunks are summed in another order, which is an option."""
+    why = f"{row} with `cuda.products fast`"
+    return Row(f"{row}-fast", "tok/s", why, heavy=True, of=row, load=Load(products="fast"))
 
 
 ROWS = {
@@ -48,6 +61,7 @@ ROWS = {
         Row("ready", "s", "`ignis serve` from its start, weights in the page cache", True, "ready"),
         _with_table_on_host("decode-1"),
         _with_table_on_host("prefill"),
+        _with_fast_products("prefill"),
     )
 }
 

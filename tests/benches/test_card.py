@@ -215,19 +215,19 @@ def test_a_row_is_a_share_of_another_with_its_unit() -> None:
         assert not row.of or ROWS[row.of].unit == row.unit
 
 
-def test_rows_are_measured_where_they_say_the_embedding_table_lies(
+def test_rows_are_loaded_as_they_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
+    asked: list[tuple[str, str]] = []
 
-    def loaded(*args: Any, table: str, **named: Any) -> Loaded:
-        asked.append(table)
-        return Loaded(*args, table=table, **named)
+    def loaded(*args: Any, table: str, products: str, **named: Any) -> Loaded:
+        asked.append((table, products))
+        return Loaded(*args, table=table, products=products, **named)
 
     monkeypatch.setattr(engine, "Loaded", loaded)
-    wanted = ["prefill-host", "decode-1-host", "prefill"]
+    wanted = ["prefill-host", "decode-1-host", "prefill", "prefill-fast"]
     found = engine.measure("tiny-qwen3-8b", "q8_0", wanted, SMALL, CPU)
-    assert asked == ["host", "device"]
+    assert asked == [("host", "same"), ("device", "same"), ("device", "fast")]
     assert set(found["rows"]) == set(wanted)
 
 

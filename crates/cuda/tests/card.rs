@@ -4,6 +4,7 @@
 
 mod recorded;
 mod shared;
+mod small;
 #[path = "../../cpu/tests/support/mod.rs"]
 mod support;
 mod tall;
@@ -45,7 +46,7 @@ const MODES: [Mode; 4] = [
 const BF16: Mode = MODES[0];
 
 /// How a load differs from the one that a user gets.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Choice {
     products: StoredProducts,
     kernels: CudaKernels,

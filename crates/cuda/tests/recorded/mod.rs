@@ -8,10 +8,10 @@ use crate::support::{LIMITS, Rig, prompt};
 use crate::{BF16, SHAPES, bits, rig};
 
 /// One round of lanes that draw: `(lane, position, tokens)`.
-type Part<'a> = (u32, u32, &'a [u32]);
+pub(crate) type Part<'a> = (u32, u32, &'a [u32]);
 
 /// Runs a round and draws for every lane in it, whole or begun and collected.
-fn draw(rig: &mut Rig<CudaDevice>, parts: &[Part<'_>], begun: bool) -> Vec<SampleOut> {
+pub(crate) fn draw(rig: &mut Rig<CudaDevice>, parts: &[Part<'_>], begun: bool) -> Vec<SampleOut> {
     let tokens: Vec<u32> = parts.iter().flat_map(|part| part.2.iter().copied()).collect();
     let (mut segments, mut logit_rows, mut row) = (vec![], vec![], 0);
     for &(lane, position, tokens) in parts {

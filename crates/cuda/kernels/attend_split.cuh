@@ -51,33 +51,29 @@ struct Seen {
     }
 };
 
-// The runs of a CTA: some of one row, whose pages are [from, to) of those that the row sees. How
-// runs are reduced and joined does not depend on who does them.
-struct Runs {
-    u32 of;                 // which of the launch's rows
-    u32 row, last;          // of the round; the row's position, which is its last key's
-    u32 nth, ctas;          // which of so many CTAs that share the row
-    u32 count;              // of the row
-    u32 pages, length;      // of the row, and of a run
-    u32 first, from, to;    // first run, pages
-    const u32* table;
+// The row of a CTA, and its part in it: the `nth` of `ctas` that share the row's runs.
+struct Share {
+    u32 of;   // which of the launch's rows
+    u32 row;  // of the round
+    u32 last; // the row's position, which is its last key's
+    u32 nth, ctas, runs;
 
-    __device__ __forceinline__ Runs(const Queries& in, const Pool& pool, const Cut& cut) {
+    Share() = default;
+
+    __device__ __forceinline__ Share(const Queries& in, const Cut& cut) {
         if (cut.rows == 1) {
             of = 0, nth = blockIdx.x, ctas = gridDim.x;
         } else {
             seek(in, cut);
         }
-        if (of == cut.rows) {
-            from = to = pages = 0;
-            return;
-        }
+        if (is_none(cut)) return;
         last = last_of(in, of, row);
-        table = pool.tables + (u64)in.lanes[row] * pool.stride;
-        const Seen seen(last);
-        pages = seen.pages, length = seen.length, count = seen.runs, ctas = min(ctas, count);
-        first = nth * count / ctas;
-        from = first * length, to = min((nth + 1) * count / ctas * length, pages);
+        runs = Seen(last).runs, ctas = min(ctas, runs);
+    }
+
+    // Whether there is nothing to do.
+    __device__ __forceinline__ bool is_none(const Cut& cut) const {
+        return of == cut.rows || nth >= ctas;
     }
 
     // Where all rows are cut, as is usual, a row is its own tile: nothing waits for `tiles`.
@@ -121,6 +117,24 @@ struct Runs {
         }
         of = cut.rows;
     }
+};
+
+// The pages of a CTA: [from, to) of those that its row sees, in runs of `length`. How runs are
+// reduced and joined does not depend on who does them.
+struct Runs {
+    u32 last, from, to, length;
+    const u32* table;
+
+    __device__ __forceinline__ Runs(const Queries& in, const Pool& pool, const Share& share) {
+        const Seen seen(share.last);
+        last = share.last, length = seen.length;
+        from = share.nth * seen.runs / share.ctas * length;
+        to = min((share.nth + 1) * seen.runs / share.ctas * length, seen.pages);
+        table = pool.tables + (u64)in.lanes[share.row] * pool.stride;
+    }
+
+    // Whether the row's own slot is in the last of these pages.
+    __device__ __forceinline__ bool end_row() const { return to == last / PAGE + 1; }
 };
 
 // The heads of a CTA: `count` of the `group` that share a KV head, from `first` of them on.
@@ -397,7 +411,7 @@ struct Reduced {
 
     // Puts the results of heads, or where the row has several runs, leaves those of one of them at
     // `partials`. What is here is used up.
-    __device__ __forceinline__ void put(const Queries& in, const Runs& runs, const Heads& heads,
+    __device__ __forceinline__ void put(const Queries& in, const Share& share, const Heads& heads,
                                         u32 run, float* partials, u32 head_dim) {
         const u32 warp = threadIdx.x / WARP, two = threadIdx.x % 4 * 2;
 #pragma unroll 1
@@ -410,16 +424,16 @@ struct Reduced {
                     const u32 col = first + n * 8 + two;
                     if (col >= head_dim) continue;
                     const float a = values[n][0], b = values[n][1];
-                    if (runs.count == 1) { // as it is joined to nothing
+                    if (share.runs == 1) { // as it is joined to nothing
                         const u32 place = (heads.kv * heads.group + head) * head_dim + col;
-                        put_two(in, runs.row, place, in.heads * head_dim,
+                        put_two(in, share.row, place, in.heads * head_dim,
                                 __fdiv_rn(__fadd_rn(a, 0.0f), sum[0]),
                                 __fdiv_rn(__fadd_rn(b, 0.0f), sum[0]));
                     } else {
                         *(float2*)(part + run * head_dim + col) = make_float2(a, b);
                     }
                 }
-                if (runs.count > 1 && warp == 0 && two == 0) {
+                if (share.runs > 1 && warp == 0 && two == 0) {
                     float2* pair = (float2*)(part + RUNS_MAX * head_dim) + run;
                     *pair = make_float2(top[0], sum[0]);
                 }
@@ -499,12 +513,13 @@ __device__ __forceinline__ void put_weights(uint4* weights, const float (&top)[2
 template <int DIM>
 __device__ __forceinline__ void load_queries(u32 (&q)[DIM / 16][4], const Queries& in,
                                              const Pool& pool, const Prepare& fresh,
-                                             const Runs& runs, const Heads& heads, u8* tiles) {
+                                             const Share& share, const Runs& runs,
+                                             const Heads& heads, u8* tiles) {
     using S = Split<DIM>;
     const u32 head_dim = pool.head_dim, head = heads.kv * heads.group + heads.first;
     if (fresh.q == nullptr) {
         const u32 quad = threadIdx.x % WARP / 4;
-        const float* q0 = in.q + ((u64)runs.row * in.heads + head + quad) * head_dim;
+        const float* q0 = in.q + ((u64)share.row * in.heads + head + quad) * head_dim;
 #pragma unroll
         for (int step = 0; step < DIM / 16; step++) {
             query_step(q[step], q0, quad < heads.count, q0 + 8 * head_dim, quad + 8 < heads.count,
@@ -512,13 +527,13 @@ __device__ __forceinline__ void load_queries(u32 (&q)[DIM / 16][4], const Querie
         }
         return;
     }
-    OwnSlot own = {nullptr, nullptr, 2 * (runs.pages - 1 - runs.from), runs.last % PAGE};
-    if (runs.to == runs.pages) {
-        own.keys = (u16*)fresh.pool + (u64)runs.table[runs.pages - 1] * pool.page_values
+    OwnSlot own = {nullptr, nullptr, 2 * (runs.last / PAGE - runs.from), runs.last % PAGE};
+    if (runs.end_row()) {
+        own.keys = (u16*)fresh.pool + (u64)runs.table[runs.last / PAGE] * pool.page_values
             + fresh.layer_at + ((u64)heads.kv * PAGE + own.row) * head_dim;
         own.values = own.keys + pool.values_at;
     }
-    make_ready<DIM>(fresh, in.scale, tiles, runs.row, head, heads.count, heads.kv, own);
+    make_ready<DIM>(fresh, in.scale, tiles, share.row, head, heads.count, heads.kv, own);
     __syncthreads();
     // Rows that are no head's hold anything: they are never put.
     const u32 ready = shared_address(tiles) + S::QUERIES;
@@ -529,13 +544,13 @@ __device__ __forceinline__ void load_queries(u32 (&q)[DIM / 16][4], const Querie
 }
 
 // Counts a CTA of runs; true for the last one of a row and KV head, in all of its threads.
-__device__ __forceinline__ bool is_last_run(const Queries& in, const Pool& pool, const Runs& runs,
+__device__ __forceinline__ bool is_last_run(const Queries& in, const Pool& pool, const Share& share,
                                             const Heads& heads) {
     __shared__ u32 is_last;
     __syncthreads();
     if (threadIdx.x == 0) {
-        u32* arrived = in.arrived + runs.of * pool.kv_heads + heads.kv;
-        is_last = count_arrival(arrived) + 1 == runs.ctas * heads.chunks;
+        u32* arrived = in.arrived + share.of * pool.kv_heads + heads.kv;
+        is_last = count_arrival(arrived) + 1 == share.ctas * heads.chunks;
         if (is_last) *arrived = 0;
     }
     __syncthreads();
@@ -556,28 +571,32 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
     using S = Split<DIM>;
     extern __shared__ __align__(128) u8 tiles[];
     __shared__ float largest_of[SPLIT_WARPS][SPLIT_HEADS]; // of each warp's keys
+    __shared__ Share share; // rather than in registers while pages are read
 
     depend_go();
     const bool is_fresh = fresh.q != nullptr;
     if (!is_fresh) depend_wait();
-    const Runs runs(in, pool, cut);
-    if (runs.from >= runs.pages) return; // without a wait: those with runs do
+    const Share found(in, cut);
+    if (found.is_none(cut)) return; // without a wait: those with runs do
+    if (threadIdx.x == 0) share = found;
+    const Runs runs(in, pool, found);
     const Heads heads(in, pool);
     Pages<DIM> pages(runs, pool, heads.kv, shared_address(tiles));
 #pragma unroll 1
     for (u32 i = 0; i < S::FIRST; i++) {
-        pages.copy(i, is_fresh && runs.from + i / 2 + 1 == runs.pages ? runs.last % PAGE : PAGE);
+        pages.copy(i, is_fresh && runs.from + i / 2 == runs.last / PAGE ? runs.last % PAGE : PAGE);
     }
     u32 q[DIM / 16][4];
-    load_queries<DIM>(q, in, pool, fresh, runs, heads, tiles);
+    load_queries<DIM>(q, in, pool, fresh, found, runs, heads, tiles);
 
     const u64 wide = (u64)RUNS_MAX * (pool.head_dim + 2);
     const u32 first_head = heads.kv * heads.group;
-    float* partials = in.partials + ((u64)runs.of * in.heads + first_head) * wide;
+    auto partials = [&] { return in.partials + ((u64)share.of * in.heads + first_head) * wide; };
     uint4* weights = (uint4*)(tiles + S::WEIGHTS);
     u32 page = runs.from;
 #pragma unroll 1
-    for (u32 run = runs.first; page < runs.to; run++) {
+    while (page < runs.to) {
+        const u32 run = page / runs.length;
         Reduced<DIM> reduced;
 #pragma unroll 1
         for (const u32 end = min(page + runs.length, runs.to); page < end; page++) {
@@ -597,16 +616,16 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
             __syncthreads();
             reduced.add(weights, pages.at(tile + 1), keep);
         }
-        reduced.put(in, runs, heads, run, partials, pool.head_dim);
+        reduced.put(in, share, heads, run, partials(), pool.head_dim);
     }
-    if (runs.count > 1) {
-        if (!is_last_run(in, pool, runs, heads)) return;
+    if (share.runs > 1) {
+        if (!is_last_run(in, pool, share, heads)) return;
         for (u32 head = 0; head < heads.group; head += SPLIT_HEADS) {
-            join_runs<DIM>(in, partials + head * wide, tiles, runs.row, first_head + head,
-                           min(heads.group - head, (u32)SPLIT_HEADS), runs.count, pool.head_dim);
+            join_runs<DIM>(in, partials() + head * wide, tiles, share.row, first_head + head,
+                           min(heads.group - head, (u32)SPLIT_HEADS), share.runs, pool.head_dim);
         }
     }
     if (in.to.hi && heads.kv + 1 == pool.kv_heads) {
-        pad_encoded(in.to, runs.row, threadIdx.x, SPLIT_THREADS);
+        pad_encoded(in.to, share.row, threadIdx.x, SPLIT_THREADS);
     }
 }

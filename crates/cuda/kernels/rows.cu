@@ -15,12 +15,31 @@ struct Inputs {
 };
 
 #define DRAW_WORDS 16
-#define FETCH_CTA 128
+#define FETCH_CTA 128 // `FETCH_THREADS` of `launch.rs`
 
 __device__ __forceinline__ u32 load_host(const u32* from) {
     u32 word;
     asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
     return word;
+}
+
+// Copies words from the host, a thread four at a time, which are all on their way before one of them
+// is stored.
+__device__ __forceinline__ void fetch_words(u32* to, const u32* from, u32 count) {
+    constexpr u32 EACH = 4;
+    for (u32 first = threadIdx.x; first < count; first += EACH * FETCH_CTA) {
+        u32 words[EACH];
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            const u32 at = first + i * FETCH_CTA;
+            words[i] = at < count ? load_host(from + at) : 0;
+        }
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            const u32 at = first + i * FETCH_CTA;
+            if (at < count) to[at] = words[i];
+        }
+    }
 }
 
 // Fetches the inputs of a decode round, whose rows are lanes that draw. Grid: rows, each with the
@@ -33,10 +52,7 @@ extern "C" __global__ void __launch_bounds__(FETCH_CTA) fetch_inputs(Inputs in) 
         const u32 lane = load_host(in.from + in.lanes + row);
         const u32 pages = load_host(in.from + in.positions + row) / 64 + 1;
         const u32 table = in.tables + lane * in.stride;
-#pragma unroll 4
-        for (u32 i = threadIdx.x; i < pages; i += FETCH_CTA) {
-            in.to[table + i] = load_host(in.from + table + i);
-        }
+        fetch_words(in.to + table, in.from + table, pages);
         return;
     }
     const u32 arrays[6] = {0, in.positions, in.lanes, in.logit_rows, in.tiles, in.tiles + rows};
@@ -47,10 +63,7 @@ extern "C" __global__ void __launch_bounds__(FETCH_CTA) fetch_inputs(Inputs in) 
 #pragma unroll
         for (int a = 0; a < 6; a++) in.to[arrays[a] + i] = words[a];
     }
-#pragma unroll 4
-    for (u32 i = threadIdx.x; i < rows * DRAW_WORDS; i += FETCH_CTA) {
-        in.draws_to[i] = load_host(in.draws + i);
-    }
+    fetch_words(in.draws_to, in.draws, rows * DRAW_WORDS);
 }
 
 // One stored value of a weight, as f32: see `load_block` of `weights.cuh` for where it lies.

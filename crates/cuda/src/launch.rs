@@ -11,6 +11,9 @@ use crate::driver::{Context, Function, Shape};
 use crate::kernels::{Kernels, TileKernel};
 use crate::products::product_launch;
 
+/// Threads of a CTA that fetches inputs: `FETCH_CTA` of `rows.cu`.
+const FETCH_THREADS: u32 = 128;
+
 /// Heads of a CTA in `prepare`, a warp each, where rows are many.
 const PREPARE_HEADS: u32 = 4;
 
@@ -56,7 +59,7 @@ impl Launcher<'_> {
     /// What a decode round of `rows` rows reads, from the host.
     pub(crate) fn fetch_inputs(&self, inputs: &Inputs, rows: u32) -> Result<(), DeviceError> {
         let inputs = *inputs;
-        self.go(self.kernels.fetch_inputs, line(rows + 1, 128), args![inputs])
+        self.go(self.kernels.fetch_inputs, line(rows + 1, FETCH_THREADS), args![inputs])
     }
 
     /// y [rows, cols] from rows of the table.

@@ -29,12 +29,11 @@ from benches.scenarios.pressure_plot import plot
 from ignis.engine.api import SamplingParams
 from ignis.plan.cuda import find_facts
 
-CONTEXT = 1856  # an agent fills it, so two of them leave no room for the conversation
 SEQUENCES = 2  # that the pool holds
 SLOTS = 8
 AGENTS = 6
-AGENT_TOKENS = 1500
 AGENT_ANSWER_TOKENS = 300
+AGENT_ROOM = 356  # of its context, for that and for what frames messages
 INSTRUCTION_TOKENS = 400  # of them, the same for all
 TURNS = 10
 MOVES_LEAST, HITS_LEAST = 50, 20
@@ -49,12 +48,12 @@ SETUPS: tuple[Setup, ...] = (
     ("neither", "0", "0"),
 )
 
-# The same for the model that `--card` runs, whose sequences take 213 MB each.
+# The same for the model that `--card` runs, whose sequences take 352 MB each.
 CARD_GEOMETRY = "qwen3-0.6b"
 CARD_SETUPS: tuple[Setup, ...] = (
     ("KV-RAM", "2G", "0"),
     ("KV-disk", "0", "4G"),
-    ("both", "256M", "4G"),
+    ("both", "384M", "4G"),
     ("neither", "0", "0"),
 )
 
@@ -65,6 +64,7 @@ class Place:
 
     model: str
     device: str
+    context: int  # an agent fills it, so two of them leave no room for the conversation
     setups: tuple[Setup, ...]
 
 
@@ -73,9 +73,9 @@ def options(place: Place, kv_ram: str, kv_disk: str, folder: Path) -> dict[str, 
     return {
         "device": place.device,
         "model.path": place.model,
-        "model.max_context": CONTEXT,
+        "model.max_context": place.context,
         "model.lanes": 4,
-        "vram.kv_pool_bytes": f"{SEQUENCES * CONTEXT + SLOTS * 64}tok",
+        "vram.kv_pool_bytes": f"{SEQUENCES * place.context + SLOTS * 64}tok",
         "reuse.retained_host": SLOTS,
         "reuse.kv_host_pool_bytes": kv_ram,
         "kv_disk.bytes": kv_disk,
@@ -89,7 +89,7 @@ def alone_options(place: Place) -> dict[str, object]:
     return {
         "device": place.device,
         "model.path": place.model,
-        "model.max_context": CONTEXT,
+        "model.max_context": place.context,
         "model.lanes": 1,
         "reuse.prompt": "off",
         "reuse.kv_host_pool_bytes": "0",
@@ -126,14 +126,14 @@ async def conversation(run: Run, number: int, seed: int, pause_s: float) -> None
         await asyncio.sleep(pause_s)
 
 
-async def agent(run: Run, number: int, seed: int, over: asyncio.Event) -> None:
-    """One task of 1,500 tokens after another, until the conversations are over."""
-    task = 0
+async def agent(run: Run, number: int, context: int, seed: int, over: asyncio.Event) -> None:
+    """One task that fills the context after another, until the conversations are over."""
+    task, tokens = 0, context - AGENT_ROOM
     while not over.is_set() or task == 0:
         draw = random.Random(f"agent {number} {task} {seed}")
         shared = random.Random(f"instructions {seed}")
         instructions = cut(run, words(shared, INSTRUCTION_TOKENS), INSTRUCTION_TOKENS)
-        task_text = cut(run, words(draw, AGENT_TOKENS), AGENT_TOKENS - INSTRUCTION_TOKENS)
+        task_text = cut(run, words(draw, tokens), tokens - INSTRUCTION_TOKENS)
         messages = [
             {"role": "system", "content": instructions},
             {"role": "user", "content": task_text},
@@ -142,12 +142,14 @@ async def agent(run: Run, number: int, seed: int, over: asyncio.Event) -> None:
         task += 1
 
 
-async def under_pressure(run: Run, conversations: int, seed: int, pause_s: float) -> None:
+async def under_pressure(
+    run: Run, context: int, conversations: int, seed: int, pause_s: float
+) -> None:
     """Six agents, and one conversation after another in front of them."""
     over = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for number in range(AGENTS):
-            group.create_task(agent(run, number, seed, over))
+            group.create_task(agent(run, number, context, seed, over))
         await asyncio.sleep(1.0)
         for number in range(conversations):
             await conversation(run, number, seed, pause_s)
@@ -200,7 +202,7 @@ async def run_setup(
     conversations = arguments.conversations if name != "neither" else 3
     with tempfile.TemporaryDirectory() as folder:
         async with loaded(options(place, kv_ram, kv_disk, Path(folder))) as run:
-            await under_pressure(run, conversations, arguments.seed, arguments.pause)
+            await under_pressure(run, place.context, conversations, arguments.seed, arguments.pause)
     found = summary(run, tier_on=name != "neither")
     print(f"{name}: {found['requests']} requests in {found['seconds']} s", file=sys.stderr)
     return found, run
@@ -278,7 +280,7 @@ def markdown(found: dict[str, Any], picture: str | None) -> str:
 
 def run_on_cpu(arguments: argparse.Namespace) -> bool:
     """Runs a real model on the CPU, and draws what happened over time."""
-    name, place = arguments.name or "pressure", Place(arguments.model, "cpu", SETUPS)
+    name, place = arguments.name or "pressure", Place(arguments.model, "cpu", 1856, SETUPS)
     conditions = record.conditions("benches.scenarios.pressure", arguments.commit)
     setups, runs = asyncio.run(_run(place, arguments))
     _write(name, {"conditions": conditions, "setups": setups}, f"{name}.png", arguments.out)
@@ -294,7 +296,8 @@ def run_on_card(arguments: argparse.Namespace) -> bool:
     with tempfile.TemporaryDirectory(dir=folder_for(4 << 30)) as folder:
         model = Path(folder) / "model"
         checkpoint.write(model, CARD_GEOMETRY)
-        place = Place(str(model), "cuda", CARD_SETUPS)
+        # Its answers are of bytes: as text that is asked again, three tokens each.
+        place = Place(str(model), "cuda", 3072, CARD_SETUPS)
         setups, _ = asyncio.run(_run(place, arguments))
     found = {"conditions": conditions, "geometry": CARD_GEOMETRY, "setups": setups}
     _write(arguments.name or "pressure-card", found, None, arguments.out)

@@ -23,8 +23,8 @@ __device__ __forceinline__ u32 load_host(const u32* from) {
     return word;
 }
 
-// Copies words from the host, a thread four at a time, which are all on their way before one of them
-// is stored.
+// Copies words from the host, a thread four at a time, all of them on their way before one is
+// stored.
 __device__ __forceinline__ void fetch_words(u32* to, const u32* from, u32 count) {
     constexpr u32 EACH = 4;
     for (u32 first = threadIdx.x; first < count; first += EACH * FETCH_CTA) {

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # (`CARD_TESTS=path CARD_COPIES=path CARD_OPS=path make gpu`), and how many tests it has.
 BINARIES = {
     "card": ("CARD_TESTS", 13),
-    "copies": ("CARD_COPIES", 8),
+    "copies": ("CARD_COPIES", 9),
     "ops": ("CARD_OPS", 17),
 }
 

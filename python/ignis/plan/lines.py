@@ -27,7 +27,7 @@ HOST_LINES: dict[str, str] = {
     "retained_host_slots": "state kept of earlier prompts",
     "kv_ram_arena": "KV-RAM: moved sequences and retained state",
     "kv_disk_staging": "windows on their way to and from KV-disk",
-    "device_pinned": "what the card reads and writes here: rounds, sums of moves, the embedding table",
+    "device_pinned": "what the card reads and writes here: rounds, sums, the embedding table",
 }
 
 

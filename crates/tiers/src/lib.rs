@@ -10,8 +10,9 @@
 //! with a device that copies beside its rounds it takes back all that have arrived and sends others
 //! until as many travel as may (`COPIES_MAX`, or the disk's buffers), so that the device has their
 //! frames from one step to a later one, and sums them where they lie, so that a step is short
-//! however many arrive in it. No call waits for a disk but [`Tiers::wait`], construction and drop; nothing takes memory after
-//! construction; an image is restored byte for byte or refused, never as other bytes.
+//! however many arrive in it. No call waits for a disk but [`Tiers::wait`], construction and drop;
+//! nothing takes memory after construction; an image is restored byte for byte or refused, never as
+//! other bytes.
 //!
 //! Leaves out: which sequence moves where and what is retained (policy), and what a payload means
 //! behind its tokens. A file survives the end of a process; a power cut may lose images, never

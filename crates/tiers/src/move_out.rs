@@ -96,9 +96,9 @@ impl MoveOut {
         !self.flights.is_empty()
     }
 
-    /// One window further at most; or, beside the rounds, takes back all that have arrived and sends
-    /// until [`COPIES_MAX`](ignis_backend::COPIES_MAX) travel or the disk has no idle buffer. After
-    /// an error or a landing the move is not stepped again.
+    /// One window further at most; or, beside the rounds, takes back all that have arrived and
+    /// sends until [`COPIES_MAX`](ignis_backend::COPIES_MAX) travel or the disk has no idle buffer.
+    /// After an error or a landing the move is not stepped again.
     pub(crate) fn step(
         &mut self,
         ram: &mut RamStore,

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # (`CARD_TESTS=path CARD_COPIES=path CARD_OPS=path make gpu`), and how many tests it has.
 BINARIES = {
     "card": ("CARD_TESTS", 14),
-    "copies": ("CARD_COPIES", 9),
+    "copies": ("CARD_COPIES", 10),
     "ops": ("CARD_OPS", 17),
 }
 

@@ -31,6 +31,7 @@ __all__ = [
     "Sampling",
     "ShapeUnsupportedError",
     "TierOptions",
+    "close_card",
     "disk_available",
     "free_bytes",
     "inspect",
@@ -215,6 +216,10 @@ def free_bytes(device: str) -> int:
 def kernels_made() -> int:
     """Pieces of kernels that this process has begun to compile, and did not find compiled. Grows
     while a card is opened."""
+
+def close_card() -> None:
+    """Gives back the card that was opened, and what its driver took: now, or when the last engine
+    on it goes. A later load opens it again. Nothing where none is open."""
 
 def process_bytes(pid: int | None = None) -> int | None:
     """Bytes of the card that the driver counts to a process, this one if none is named; None where

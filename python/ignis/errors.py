@@ -54,7 +54,8 @@ class Suggestion:
 class PlanRefused(PlanError):
     """The plan was computed and does not fit; nothing stays reserved.
 
-    `plan` is "vram", "host" or "disk". Bytes: `needed_bytes` against `budget_bytes`,
+    `plan` is "vram", "host" or "disk". Bytes: `needed_bytes` against `budget_bytes`, or against
+    `planned_bytes` where a plan fitted its budget and the load took more than it; they are
     `shortfall_bytes` apart. `suggestions` name every option that is enough alone; where none is,
     `together` holds values that fit when all are set, or nothing if there are none. `adapted` lists
     what was lowered before refusing.
@@ -67,6 +68,7 @@ class PlanRefused(PlanError):
         plan: str = "vram",
         needed_bytes: int,
         budget_bytes: int,
+        planned_bytes: int | None = None,
         suggestions: tuple[Suggestion, ...] = (),
         together: tuple[Suggestion, ...] = (),
         adapted: tuple[dict[str, object], ...] = (),
@@ -76,7 +78,9 @@ class PlanRefused(PlanError):
         self.plan = plan
         self.needed_bytes = needed_bytes
         self.budget_bytes = budget_bytes
-        self.shortfall_bytes = max(0, needed_bytes - budget_bytes)
+        self.planned_bytes = planned_bytes
+        bound = budget_bytes if planned_bytes is None else planned_bytes
+        self.shortfall_bytes = max(0, needed_bytes - bound)
         self.suggestions = suggestions
         self.together = together
         self.adapted = adapted

@@ -155,7 +155,7 @@ pub struct StoredScratch {
     pub squares: u64,
     /// Of more rows of a norm: what products of them are multiplied with, `[rows]` f32.
     pub scales: u64,
-    /// Where sums of what travels meet, `[2 (out, in), COPIES_MAX]` of [`SUM_SLOT_BYTES`].
+    /// Where sums of what travels meet, `[COPIES_MAX, 2 (out, in)]` of [`SUM_SLOT_BYTES`].
     pub sums: u64,
     /// One behind the last byte.
     pub end: u64,

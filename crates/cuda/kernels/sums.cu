@@ -112,7 +112,10 @@ struct SumSlot {
 };
 
 #define SUM_PARTS 64
-// The word short, and one that a part may begin before its first byte.
+// A slice's sum is a word short of a remainder, so one that ends n bytes behind the start of all is
+// divided by x to the bits of n - 8 bytes, and of this many more, so that the number is never
+// negative: 8 are for that word, and 8 for the one in which a part may begin. Any more would do as
+// well: the host multiplies by as many.
 #define SUM_MORE 16
 
 struct SumParts {

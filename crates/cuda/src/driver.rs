@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{self, CUresult};
 use ignis_backend::DeviceError;
@@ -18,7 +18,7 @@ use crate::stream::Stream;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Function(sys::CUfunction);
 
-// SAFETY: a handle of a module that is never unloaded, for any thread that made the context
+// SAFETY: a handle of a module, which lives as long as its context, for any thread that made that
 // current.
 unsafe impl Send for Function {}
 // SAFETY: as above.
@@ -58,11 +58,38 @@ const OVERLAP_MIN: (u32, (u32, u32)) = (9, (12, 3));
 /// Held while something is recorded.
 static RECORDING: Mutex<()> = Mutex::new(());
 
-/// A card's primary context, held until the process ends, and the stream that rounds run on.
-#[derive(Clone, Debug)]
-pub(crate) struct Context {
+/// A card's primary context, which its last holder releases: with it go its streams and modules,
+/// and the driver's part of the card.
+#[derive(Debug)]
+struct Primary {
     card: Card,
     context: sys::CUcontext,
+}
+
+// SAFETY: a context may be used from any thread that made it current.
+unsafe impl Send for Primary {}
+// SAFETY: as above; the driver locks what threads share.
+unsafe impl Sync for Primary {}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        let mut current = null_mut();
+        // SAFETY: writes one handle.
+        let known = unsafe { sys::cuCtxGetCurrent(&mut current) } == CUresult::CUDA_SUCCESS;
+        if known && current == self.context {
+            // SAFETY: no context is one that a thread may have.
+            let _ = unsafe { sys::cuCtxSetCurrent(null_mut()) };
+        }
+        // SAFETY: it was retained once; every user of its streams and modules held it, and there is
+        // none left. A thread that still has it current enters another before its next call.
+        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.card.handle) };
+    }
+}
+
+/// A card's primary context, and the stream that rounds run on.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    primary: Arc<Primary>,
     pub(crate) stream: sys::CUstream,
     /// Whether a kernel may begin while the one ahead still runs; it then waits for it by itself.
     overlap: bool,
@@ -92,10 +119,12 @@ impl Context {
     /// Retains the primary context of `card` and makes a stream in it. `driver`: its version.
     pub(crate) fn new(card: &Card, driver: (u32, u32)) -> Result<Context, DeviceError> {
         let (mut context, mut stream) = (null_mut(), null_mut());
-        // SAFETY: the handle comes from the driver; the context is current when the stream is made.
+        // SAFETY: the handle comes from the driver.
+        let retained = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, card.handle) };
+        check("cuDevicePrimaryCtxRetain", retained)?;
+        let primary = Arc::new(Primary { card: card.clone(), context });
+        // SAFETY: the context is current when the stream is made.
         unsafe {
-            let retained = sys::cuDevicePrimaryCtxRetain(&mut context, card.handle);
-            check("cuDevicePrimaryCtxRetain", retained)?;
             check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             check("cuStreamCreate", sys::cuStreamCreate(&mut stream, flags))?;
@@ -103,19 +132,19 @@ impl Context {
         let overlap = card.capability.0 >= OVERLAP_MIN.0 && driver >= OVERLAP_MIN.1;
         let copy_streams = [Stream::new()?, Stream::new()?];
         let sum_streams = [Stream::new()?, Stream::new()?];
-        let (card, recorder) = (card.clone(), Stream::new()?);
-        Ok(Context { card, context, stream, overlap, copy_streams, sum_streams, recorder })
+        let recorder = Stream::new()?;
+        Ok(Context { primary, stream, overlap, copy_streams, sum_streams, recorder })
     }
 
     /// Makes the context current on this thread.
     pub(crate) fn enter(&self) -> Result<(), DeviceError> {
-        // SAFETY: the context is never destroyed.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
+        // SAFETY: the context is held.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.primary.context) })
     }
 
     /// Waits until everything on the stream is done; reports what failed in it.
     pub(crate) fn wait(&self) -> Result<(), DeviceError> {
-        // SAFETY: the stream is never destroyed.
+        // SAFETY: the stream lives as long as its context, which is held.
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
@@ -131,7 +160,7 @@ impl Context {
     /// Lets a kernel use this much dynamic shared memory.
     pub(crate) fn allow_shared(&self, f: Function, bytes: u32) -> Result<(), DeviceError> {
         let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function belongs to a module that is never unloaded.
+        // SAFETY: the function's module lives as long as its context, which is held.
         let result = unsafe { sys::cuFuncSetAttribute(f.0, which, bytes as c_int) };
         check("cuFuncSetAttribute", result)
     }
@@ -144,7 +173,7 @@ impl Context {
         shared_bytes: u32,
     ) -> Result<u32, DeviceError> {
         let mut count = 0;
-        // SAFETY: writes one number; the function belongs to a module that is never unloaded.
+        // SAFETY: writes one number; the function's module lives as long as its context.
         let result = unsafe {
             sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut count,
@@ -224,7 +253,7 @@ impl Context {
 
     /// The card's memory now.
     pub(crate) fn look(&self) -> Look {
-        Look::at(&self.card)
+        Look::at(&self.primary.card)
     }
 
     /// Records what `work` puts on the stream of the context that it is given, instead of running
@@ -236,8 +265,8 @@ impl Context {
         let alone = RECORDING.lock().unwrap_or_else(|error| error.into_inner());
         let onto = Context { stream: self.recorder.raw(), ..self.clone() };
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is never destroyed, and nothing else uses it until the end below, as
-        // the lock is held.
+        // SAFETY: the stream lives as long as its context, and nothing else uses it until the end
+        // below, as the lock is held.
         check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(onto.stream, mode) })?;
         let worked = work(&onto);
         let mut recorded = null_mut();
@@ -282,7 +311,7 @@ impl Drop for Graph {
     }
 }
 
-/// A loaded module; never unloaded.
+/// A loaded module; it lives as long as its context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Module(sys::CUmodule);
 

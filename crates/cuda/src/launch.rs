@@ -187,12 +187,12 @@ impl Launcher<'_> {
         self.go(join, shape, args![queries, partials, head_dim])
     }
 
-    /// y += x, both [count].
+    /// y += x, both `[count]`.
     pub(crate) fn add_rows(&self, x: u64, y: u64, count: u64) -> Result<(), DeviceError> {
         self.go(self.kernels.add_rows, each(count), args![x, y, count])
     }
 
-    /// Marks the ids of a prompt, or counts those of an output, in `counts` [vocab]. They travel
+    /// Marks the ids of a prompt, or counts those of an output, in `counts`, `[vocab]`. They travel
     /// with the launch, so nobody waits; at most [`IDS_MAX`].
     pub(crate) fn count_tokens(
         &self,

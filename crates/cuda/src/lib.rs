@@ -55,7 +55,8 @@ pub use found::{CardFacts, ComputeMode, CudaFacts, DriverFact, Holder, probe};
 pub use judge::{CudaFound, judge};
 pub use nvrtc::{NvrtcFacts, NvrtcFile};
 pub use open::{
-    CudaKernels, CudaOptions, Libraries, ModelFacts, check, free_bytes, measured, process_bytes,
+    CudaKernels, CudaOptions, Libraries, ModelFacts, check, close, free_bytes, measured,
+    process_bytes,
 };
 pub use runs::check_program;
 pub use suits::suiting_nvrtc;

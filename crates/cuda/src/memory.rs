@@ -230,7 +230,7 @@ impl Pinned {
     }
 
     /// Starts copying the first `len` bytes to `at`. They must not be written before the copy is
-    /// done: an [`Event`] tells.
+    /// done: an [`Event`](crate::stream::Event) tells.
     pub(crate) fn send(
         &self,
         context: &Context,

@@ -103,7 +103,7 @@ impl CudaOptions {
     }
 }
 
-/// A card in use: kept until the process ends, and shared by the loads that follow each other.
+/// A card in use: kept until [`close`], and shared by the loads that follow each other.
 pub(crate) struct Opened {
     pub(crate) card: Card,
     pub(crate) context: Arc<Context>,
@@ -153,6 +153,13 @@ pub fn process_bytes(pid: u32) -> Option<Bytes> {
 /// Errors: as of [`CudaDevice::new`](crate::CudaDevice::new).
 pub fn measured(options: &CudaOptions) -> Result<Vec<(PlanLine, Bytes)>, DeviceError> {
     Ok(open(options)?.0.measured.to_vec())
+}
+
+/// Gives the card back that was opened: its context, and with it what the driver took, go now, or
+/// when the last device on it is dropped. A later load opens it again. Nothing where none is open.
+pub fn close() {
+    let opened = OPENED.lock().expect("opening a card does not panic").take();
+    drop(opened);
 }
 
 /// Opens the card: context, modules, and what they take; and finds the kernels of a load. Later

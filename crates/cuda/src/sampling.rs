@@ -17,8 +17,9 @@ const DRAW: usize = DRAW_BYTES as usize;
 const BIASES: usize = 8 * LOGIT_BIAS_MAX;
 const ROW: usize = SAMPLE_ROW_BYTES as usize;
 
-/// The sampling region, from its start: draws [lanes], biases [lanes, LOGIT_BIAS_MAX], what the
-/// launches leave each other [lanes], keys [lanes, vocab] u64, adjusted logits [lanes, vocab] f32.
+/// The sampling region, from its start: draws `[lanes]`, biases `[lanes, LOGIT_BIAS_MAX]`, what the
+/// launches leave each other `[lanes]`, keys `[lanes, vocab]` u64, adjusted logits
+/// `[lanes, vocab]` f32.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     at: u64,

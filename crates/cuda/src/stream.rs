@@ -7,7 +7,7 @@ use ignis_backend::DeviceError;
 
 use crate::driver::{Context, check};
 
-/// A stream; never destroyed.
+/// A stream; it lives as long as its context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream(sys::CUstream);
 
@@ -39,7 +39,7 @@ impl Stream {
 
     /// Waits until everything on the stream is done.
     pub(crate) fn wait(&self) -> Result<(), DeviceError> {
-        // SAFETY: the stream is never destroyed.
+        // SAFETY: the stream lives as long as its context, which its user holds.
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0) })
     }
 }

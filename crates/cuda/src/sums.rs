@@ -26,7 +26,9 @@ pub(crate) struct SumKernel {
     threads: u32,
     /// Words of eight bytes that a CTA takes at a time.
     slice_words: u32,
-    /// Bytes beside those before a part's end that its sum is divided by x for.
+    /// Every sum is divided by x to the bits of this many bytes more than lie before its end, so
+    /// that the kernel's powers of 1 / x are never negative (`SUM_MORE` of `sums.cu`); a result is
+    /// multiplied by as many.
     more: u64,
 }
 

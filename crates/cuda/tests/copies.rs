@@ -2,6 +2,7 @@
 //!
 //! Ignored where `cargo test` runs without a card; `make gpu` runs them on one.
 
+mod ordered;
 mod summed;
 #[path = "../../cpu/tests/support/mod.rs"]
 mod support;
@@ -17,7 +18,7 @@ use ignis_cuda::{CudaDevice, CudaKernels, CudaOptions, Libraries, ModelFacts};
 use ignis_ops::{
     Op, Program, Round, SampleOut, Sampling, Segment, WeightId, WeightKind, WeightSpec,
 };
-use ignis_types::{Bytes, DType, Limits};
+use ignis_types::{DType, Limits};
 use support::{LIMITS, Rig, Shape, TINY, llama, prompt};
 
 /// The card, for one test at a time: some time it, and all of them share its bus.
@@ -52,17 +53,22 @@ fn card(program: &Program, tables_on_host: bool) -> CudaDevice {
 /// A rig whose lanes use the first pages of the pool, and where at least `bytes` of it begin that
 /// no round uses.
 fn rig(bytes: usize) -> (Rig<CudaDevice>, u64) {
-    let program = llama(&SHAPE);
+    rig_of(&SHAPE, LIMITS, bytes)
+}
+
+/// The same of another shape, with other limits.
+fn rig_of(shape: &Shape, limits: Limits, bytes: usize) -> (Rig<CudaDevice>, u64) {
+    let program = llama(shape);
     let device = card(&program, false);
     let page = device.layout().kv_page_bytes(&program.kv).unwrap().0;
-    let pages = LIMITS.pages + (bytes as u64).div_ceil(page) as u32;
-    let mut rig = Rig::on(device, program, Limits { pages, ..LIMITS });
-    let (stride, share) = (rig.stride, (LIMITS.pages / LIMITS.lanes_max) as usize);
+    let pages = limits.pages + (bytes as u64).div_ceil(page) as u32;
+    let mut rig = Rig::on(device, program, Limits { pages, ..limits });
+    let (stride, share) = (rig.stride, (limits.pages / limits.lanes_max) as usize);
     for (at, page) in rig.tables.iter_mut().enumerate() {
         let (lane, i) = (at / stride, at % stride);
         *page = if i < share { (lane * share + i) as u32 } else { u32::MAX };
     }
-    let unused = rig.addresses.kv_pool + u64::from(LIMITS.pages) * page;
+    let unused = rig.addresses.kv_pool + u64::from(limits.pages) * page;
     (rig, unused)
 }
 
@@ -202,34 +208,6 @@ fn windows_travel_while_rounds_run_and_neither_disturbs_the_other() {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn a_copy_out_waits_for_what_was_copied_behind_the_round_under_way() {
-    let _alone = alone();
-    let (mut rig, unused) = rig(2 * WINDOW);
-    let tokens = prompt(600, SHAPE.vocab, 9);
-    let mut frame = rig.device.host_memory(1, WINDOW).unwrap().pop().unwrap();
-    let (mut wanted, behind) = (vec![0; WINDOW], unused + WINDOW as u64);
-    for seed in 0..8 {
-        pattern(seed, &mut wanted);
-        rig.device.write(unused, &wanted).unwrap();
-        let round = Round {
-            tokens: &tokens,
-            segments: &[Segment { lane: 1, row: 0, rows: tokens.len() as u32, position: 0 }],
-            logit_rows: &[],
-            block_tables: &rig.tables,
-            stride: rig.stride,
-        };
-        assert!(rig.device.start(&round, &[]).unwrap());
-        rig.device.copy(unused, behind, Bytes(WINDOW as u64)).unwrap();
-        let all = [CopyPart { at: behind, host: 0, bytes: WINDOW }];
-        let copies = rig.device.begin_copies(CopyWay::Out, frame, &mut all.into_iter(), true);
-        frame = wait(&mut rig.device, copies);
-        rig.device.collect(&mut []).unwrap();
-        assert!(frame[..] == wanted[..], "pattern {seed}");
-    }
-}
-
-#[test]
-#[ignore = "needs an NVIDIA card"]
 fn loads_on_other_threads_run_no_rounds_but_their_own() {
     let _alone = alone();
     let load = || logits(&mut rig(0).0, 20, |_| {});
@@ -244,23 +222,22 @@ fn loads_on_other_threads_run_no_rounds_but_their_own() {
 
 #[test]
 #[ignore = "needs an NVIDIA card"]
-fn a_copy_out_sees_what_the_rounds_before_it_wrote() {
+fn a_card_that_was_closed_takes_no_memory_and_is_opened_again() {
     let _alone = alone();
-    let (mut rig, _) = rig(0);
-    let tokens = prompt(600, SHAPE.vocab, 9);
-    let page = rig.device.layout().kv_page_bytes(&rig.program.kv).unwrap().0 as usize;
-    let pages = 10 * page;
-    let mut frame = rig.device.host_memory(1, pages).unwrap().pop().unwrap();
-    for lane in 0..4 {
-        rig.round(&[(lane, 0, &tokens)]);
-        let at = rig.addresses.kv_pool;
-        let all = [CopyPart { at, host: 0, bytes: pages }];
-        let copies = rig.device.begin_copies(CopyWay::Out, frame, &mut all.into_iter(), true);
-        frame = wait(&mut rig.device, copies);
-        let mut found = vec![0; pages];
-        rig.device.read(at, &mut found).unwrap();
-        assert!(frame[..pages] == found[..], "lane {lane}");
-    }
+    let load = || logits(&mut rig(0).0, 5, |_| {});
+    let taken = || ignis_cuda::process_bytes(std::process::id()).map_or(0, |bytes| bytes.0);
+    let wanted = load();
+    let before = taken();
+    // Closed under a device in use, which keeps it.
+    let (mut used, _) = rig(0);
+    ignis_cuda::close();
+    assert_eq!(logits(&mut used, 5, |_| {}), wanted);
+    drop(used);
+    let after = taken();
+    println!("the driver counts {before} B to an open card, {after} B to a closed one");
+    // A context takes hundreds of MiB; where the driver does not say, nothing is compared.
+    assert!(before == 0 || after + (64 << 20) < before);
+    assert_eq!(load(), wanted);
 }
 
 #[test]

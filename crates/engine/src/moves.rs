@@ -1,4 +1,4 @@
-//! Sequences between lanes and images: one move out and one move in, a window at a time.
+//! Sequences between lanes and images: one move out and one move in, some windows a step.
 
 use std::time::Duration;
 

@@ -244,6 +244,12 @@ pub(crate) fn process_bytes(pid: Option<u32>) -> Option<u64> {
     ignis_cuda::process_bytes(pid.unwrap_or_else(std::process::id)).map(|bytes| bytes.0)
 }
 
+/// Gives the card back that [`DeviceOptions::measured`] or a load opened, once no load uses it.
+#[pyfunction]
+pub(crate) fn close_card(py: Python<'_>) {
+    py.detach(ignis_cuda::close);
+}
+
 /// Device memory free now, in bytes.
 #[pyfunction]
 pub(crate) fn free_bytes(device: &str) -> PyResult<u64> {

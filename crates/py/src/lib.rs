@@ -23,6 +23,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(model::needs, m)?)?;
     m.add_function(wrap_pyfunction!(devices::free_bytes, m)?)?;
     m.add_function(wrap_pyfunction!(devices::process_bytes, m)?)?;
+    m.add_function(wrap_pyfunction!(devices::close_card, m)?)?;
     m.add_function(wrap_pyfunction!(devices::kernels_made, m)?)?;
     m.add_function(wrap_pyfunction!(devices::kernel_units, m)?)?;
     m.add_function(wrap_pyfunction!(engine::witness_next, m)?)?;

@@ -6,11 +6,13 @@
 //! of frames in one block of host memory. KV-disk is one file: a label, a table of headers, frames;
 //! an image's header is written last, commits it, and is zeroed to forget it.
 //!
-//! Key properties: a move advances at most one window a step and can be given up between any two; a
-//! device that copies beside its rounds has the frames of some windows from one step to a later
-//! one, and sums what travelled where it lies, so that a step is short however many arrive in it;
-//! no call waits for a disk but [`Tiers::wait`], construction and drop; nothing takes memory after
-//! construction; an image is restored byte for byte or refused, never as other bytes.
+//! Key properties: a move can be given up between any two steps. A step reads or writes one window;
+//! with a device that copies beside its rounds it takes back all that have arrived and sends others
+//! until as many travel as may (`COPIES_MAX`, or the disk's buffers), so that the device has their
+//! frames from one step to a later one, and sums them where they lie, so that a step is short
+//! however many arrive in it. No call waits for a disk but [`Tiers::wait`], construction and drop;
+//! nothing takes memory after construction; an image is restored byte for byte or refused, never as
+//! other bytes.
 //!
 //! Leaves out: which sequence moves where and what is retained (policy), and what a payload means
 //! behind its tokens. A file survives the end of a process; a power cut may lose images, never

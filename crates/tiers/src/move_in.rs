@@ -1,4 +1,4 @@
-//! Restoring an image, a window at a time.
+//! Restoring an image, window by window: as many travel at a time as may.
 
 use ignis_backend::{Blocks, Copied, CopyId, DeviceError, Sum};
 
@@ -63,8 +63,9 @@ impl MoveIn {
         !self.flights.is_empty()
     }
 
-    /// One window further at most, or those that have arrived and as many that are sent. After an
-    /// error or a landing the move is not stepped again.
+    /// One window further at most; or, beside the rounds, takes in all that have arrived and sends
+    /// until [`COPIES_MAX`](ignis_backend::COPIES_MAX) travel or the disk has read no more. After
+    /// an error or a landing the move is not stepped again.
     pub(crate) fn step(
         &mut self,
         ram: &mut RamStore,

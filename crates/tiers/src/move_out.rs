@@ -1,4 +1,5 @@
-//! Making an image, a window at a time: of a sequence, or of an image in the tier above.
+//! Making an image, window by window, of a sequence, as many of which travel at a time as may, or
+//! of an image in the tier above.
 
 use ignis_backend::{Blocks, Copied, CopyId, DeviceError};
 
@@ -95,8 +96,9 @@ impl MoveOut {
         !self.flights.is_empty()
     }
 
-    /// One window further at most, or those that have arrived and as many that are sent. After an
-    /// error or a landing the move is not stepped again.
+    /// One window further at most; or, beside the rounds, takes back all that have arrived and
+    /// sends until [`COPIES_MAX`](ignis_backend::COPIES_MAX) travel or the disk has no idle buffer.
+    /// After an error or a landing the move is not stepped again.
     pub(crate) fn step(
         &mut self,
         ram: &mut RamStore,

@@ -24,17 +24,33 @@ DRIVERS_LINES = "cuda_context, residual, decode_graph"
 class Counted:
     """Bytes of the card: planned, and counted to this process; None where the driver does not say.
 
-    `is_allowed` says that more than was planned is a warning and no refusal.
+    `reserved_bytes` of the planned ones are what the load itself reserved. `is_allowed` says that
+    more than was planned is a warning and no refusal.
     """
 
     planned_bytes: int
     counted_bytes: int | None
+    reserved_bytes: int
     is_allowed: bool = False
 
     @property
+    def reason(self) -> str | None:
+        """Why both are not compared; None where they are."""
+        if self.counted_bytes is None:
+            return "the driver does not say"
+        if self.counted_bytes < self.reserved_bytes:
+            return (
+                f"fewer than the {self.reserved_bytes} reserved, so another process's: a container "
+                "may number its processes itself"
+            )
+        return None
+
+    @property
     def difference_bytes(self) -> int | None:
-        """By how much more was counted; None where nothing was."""
-        return None if self.counted_bytes is None else self.counted_bytes - self.planned_bytes
+        """By how much more was counted than planned; None where they are not compared."""
+        if self.counted_bytes is None or self.reason is not None:
+            return None
+        return self.counted_bytes - self.planned_bytes
 
     @property
     def is_beyond(self) -> bool:
@@ -51,9 +67,9 @@ def driver_count() -> int | None:
 
 def compare(plan: Plan, counted: int | None) -> Counted:
     """What the driver counts after the load of `plan` on a card, beside its total."""
-    if counted is not None and counted < plan.allocated_at_load_bytes:
-        counted = None  # another's, as where a container numbers its processes itself
-    return Counted(plan.total_bytes, counted, plan.allow_oversubscription)
+    return Counted(
+        plan.total_bytes, counted, plan.allocated_at_load_bytes, plan.allow_oversubscription
+    )
 
 
 def refuse_beyond(counted: Counted, plan: Plan) -> None:
@@ -71,7 +87,8 @@ def refuse_beyond(counted: Counted, plan: Plan) -> None:
         f"{OPTIONS['vram.budget_bytes'].flag} {budget} and "
         f"{OPTIONS['vram.allow_oversubscription'].flag} on",
         needed_bytes=counted.planned_bytes + more,
-        budget_bytes=counted.planned_bytes,
+        budget_bytes=plan.budget_bytes,
+        planned_bytes=counted.planned_bytes,
         together=(
             Suggestion("vram.budget_bytes", named, budget, more),
             Suggestion("vram.allow_oversubscription", "off", "on", 0),

@@ -48,6 +48,7 @@ class PlanCore(Protocol):
     def free_bytes(self, device: str) -> int: ...
     def disk_available(self, folder: Path) -> int: ...
     def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]: ...
+    def close_card(self) -> None: ...
 
 
 class NativeCore:
@@ -152,6 +153,13 @@ class NativeCore:
                 return tuple(device_options(device).measured(path))
             except _native.DeviceUnavailableError as error:
                 raise NoCard(str(error)) from None
+
+    def close_card(self) -> None:
+        """Gives back what `measured` opened, and with it the driver's part of the card."""
+        with native_errors():
+            from ignis import _native
+
+            _native.close_card()
 
 
 def misfit_of(

@@ -18,7 +18,7 @@ VRAM_LINES: dict[str, str] = {
     "decode_graph": "recorded decode rounds",
     "drafter_round": "drafting tokens",
     "residual": "rounding and library handles",
-    "sampling": "logits and the choice of the next token",
+    "sampling": "logits and the candidates for the next token",
     KV_POOL: "keys and values of the sequences",
 }
 
@@ -27,7 +27,7 @@ HOST_LINES: dict[str, str] = {
     "retained_host_slots": "state kept of earlier prompts",
     "kv_ram_arena": "KV-RAM: moved sequences and retained state",
     "kv_disk_staging": "windows on their way to and from KV-disk",
-    "device_pinned": "what the card reads and writes here: rounds, the embedding table",
+    "device_pinned": "what the card reads and writes here: rounds, sums, the embedding table",
 }
 
 

@@ -208,12 +208,13 @@ class _Load:
         CPU is not. Raises PlanRefused, the card's."""
         free_bytes = self.core.free_bytes(card.kind)
         try:
-            # Too small without the driver's part: then the CPU need not hold a context there.
+            # Too small without the driver's part: then none need be opened.
             self.on(card, free_bytes, host_free_bytes, opened=False)
             return self.on(card, free_bytes, host_free_bytes)
         except PlanRefused as refused:
             refusal = refused
         if refusal.plan == "vram":
+            self.core.close_card()  # else this process keeps the driver's part until it ends
             why = (
                 f"{card.title} does not hold {title}: it needs {human(refusal.needed_bytes)}, "
                 f"{human(refusal.shortfall_bytes)} more than there is; --device cuda says what "

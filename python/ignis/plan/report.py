@@ -116,6 +116,7 @@ def refusal_as_dict(refusal: PlanRefused) -> dict[str, object]:
         "message": refusal.message,
         "needed_bytes": refusal.needed_bytes,
         "budget_bytes": refusal.budget_bytes,
+        "planned_bytes": refusal.planned_bytes,
         "shortfall_bytes": refusal.shortfall_bytes,
         "suggestions": listed(refusal.suggestions),
         "together": listed(refusal.together),
@@ -264,9 +265,11 @@ def print_refusal(refusal: PlanRefused, console: Console) -> None:
         for name, count in (
             ("needed", refusal.needed_bytes),
             ("budget", refusal.budget_bytes),
+            ("planned", refusal.planned_bytes),
             ("shortfall", refusal.shortfall_bytes),
         ):
-            table.add_row(name, f"{count:,}", human(count))
+            if count is not None:
+                table.add_row(name, f"{count:,}", human(count))
         console.print(table)
     for step in refusal.adapted:
         console.print(

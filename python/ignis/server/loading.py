@@ -145,7 +145,7 @@ def compare_counted(plan: Plan) -> None:
     if plan.device.kind != "cuda":
         return
     counted = compare(plan, driver_count())
-    events.device_counted(counted.planned_bytes, counted.counted_bytes, counted.is_beyond)
+    events.device_counted(counted)
     refuse_beyond(counted, plan)
 
 

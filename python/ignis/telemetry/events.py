@@ -105,6 +105,21 @@ class LoggedDisk(Protocol):
     def windows(self) -> int: ...
 
 
+class LoggedCount(Protocol):
+    """What the events read of a driver's count; see `ignis.engine.counted.Counted`."""
+
+    @property
+    def planned_bytes(self) -> int: ...
+    @property
+    def counted_bytes(self) -> int | None: ...
+    @property
+    def difference_bytes(self) -> int | None: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def is_beyond(self) -> bool: ...
+
+
 class Adaptation(Protocol):
     """One lowered value."""
 
@@ -228,19 +243,22 @@ def device_recorded(kept: int, kinds: int, taken_bytes: int) -> None:
     )
 
 
-def device_counted(planned_bytes: int, counted_bytes: int | None, is_beyond: bool) -> None:
+def device_counted(counted: LoggedCount) -> None:
     """`ignis.device.counted`: what the driver counts to this process, beside the plan's total.
 
-    None: it does not say, as in some containers, and nothing was compared. More than a plan may be
-    wrong by is a warning, and a refusal follows unless oversubscription is allowed.
+    Where nothing was compared, `reason` says why: the driver does not say, as in some containers,
+    and `counted_bytes` is None; or they are less than the load reserved, so another process's. More
+    than a plan may be wrong by is a warning, and a refusal follows unless oversubscription is
+    allowed.
     """
-    say = log.warning if is_beyond else log.info
+    say = log.warning if counted.is_beyond else log.info
     say(
         "ignis.device.counted",
-        compared=counted_bytes is not None,
-        planned_bytes=planned_bytes,
-        counted_bytes=counted_bytes,
-        difference_bytes=None if counted_bytes is None else counted_bytes - planned_bytes,
+        compared=counted.reason is None,
+        reason=counted.reason,
+        planned_bytes=counted.planned_bytes,
+        counted_bytes=counted.counted_bytes,
+        difference_bytes=counted.difference_bytes,
     )
 
 
@@ -271,12 +289,16 @@ def vram_loaded(planned_bytes: int, free_before_bytes: int, free_after_bytes: in
 
 
 def plan_refused(refusal: PlanRefused) -> None:
-    """`ignis.runtime.vram_plan_refused`, or the same of `host` or `disk`."""
+    """`ignis.runtime.vram_plan_refused`, or the same of `host` or `disk`.
+
+    `planned_bytes` is None but for a plan that fitted, of which the load took more.
+    """
     log.error(
         f"ignis.runtime.{refusal.plan}_plan_refused",
         message=refusal.message,
         needed_bytes=refusal.needed_bytes,
         budget_bytes=refusal.budget_bytes,
+        planned_bytes=refusal.planned_bytes,
         shortfall_bytes=refusal.shortfall_bytes,
         options=[one.option for one in refusal.suggestions or refusal.together],
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from ignis.config import load_config
 from ignis.engine.counted import SLACK_BYTES, compare, refuse_beyond
 from ignis.errors import PlanRefused
 from ignis.plan import Device, Plan, make_plan
+from ignis.plan.report import print_refusal
 from ignis.plan.units import exact
 from tests.unit.plan.fake_core import FakeCore
 
@@ -44,6 +48,7 @@ def test_a_count_beyond_the_slack_is_refused_in_one_sentence_with_its_remedy() -
     assert refusal.message.endswith(remedy)
     assert "\n" not in refusal.message
     assert (refusal.plan, refusal.shortfall_bytes) == ("vram", more)
+    assert (refusal.budget_bytes, refusal.planned_bytes) == (plan.budget_bytes, plan.total_bytes)
     assert [one.fits for one in refusal.together] == [f"{budget}M", "on"]
 
 
@@ -59,11 +64,32 @@ def test_the_remedy_of_a_refusal_starts_with_the_same_count() -> None:
     assert followed.total_bytes + more <= plan.budget_bytes
 
 
+def test_a_refusal_prints_the_plan_beside_the_budget() -> None:
+    plan = plan_of(vram__kv_pool_bytes="8Ktok")
+    assert plan.total_bytes < plan.budget_bytes
+    with pytest.raises(PlanRefused) as refused:
+        refuse_beyond(compare(plan, plan.total_bytes + (100 << 20)), plan)
+    console = Console(file=io.StringIO(), width=200)
+    print_refusal(refused.value, console)
+    assert isinstance(console.file, io.StringIO)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    told = {row[0]: row[1] for row in rows if len(row) > 1}
+    assert told["budget"] == f"{plan.budget_bytes:,}"
+    assert told["planned"] == f"{plan.total_bytes:,}"
+    assert told["shortfall"] == f"{100 << 20:,}"
+
+
 def test_what_is_less_than_was_reserved_is_another_process() -> None:
     plan = plan_of()
-    counted = compare(plan, plan.allocated_at_load_bytes - 1)
-    assert (counted.counted_bytes, counted.difference_bytes, counted.is_beyond) == (
-        None,
-        None,
-        False,
-    )
+    reserved = plan.allocated_at_load_bytes
+    assert compare(plan, reserved).reason is None
+    counted = compare(plan, reserved - 1)
+    assert (counted.counted_bytes, counted.difference_bytes) == (reserved - 1, None)
+    assert not counted.is_beyond
+    assert str(counted.reason).startswith(f"fewer than the {reserved} reserved")
+
+
+def test_a_driver_that_does_not_say_is_told_apart_from_one_that_counts_another() -> None:
+    counted = compare(plan_of(), None)
+    assert (counted.counted_bytes, counted.difference_bytes) == (None, None)
+    assert counted.reason == "the driver does not say"

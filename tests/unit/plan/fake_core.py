@@ -63,6 +63,9 @@ class FakeCore:
     def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]:
         return (("cuda_context", 500 << 20), ("residual", 4 << 20))
 
+    def close_card(self) -> None:
+        pass
+
     def sizes(self, path: str, device: str, ask: Ask) -> Sizes:
         self.calls += 1
         lines = dict.fromkeys((name for name in VRAM_LINES if name != "kv_pool"), 0)

@@ -19,17 +19,25 @@ CHOSEN = Device("cuda", "cuda", "A card", may_yield=True)
 
 @dataclass
 class TwoMemories(FakeCore):
-    """A card and a host of different sizes; `opened` counts how often the card was opened."""
+    """A card and a host of different sizes; `opened` counts how often the card was opened.
+
+    A card that `is_open` has 500 MiB less, and so has the host.
+    """
 
     card: int = 1600 * MIB
     opened: int = 0
+    is_open: bool = False
 
     def free_bytes(self, device: str) -> int:
-        return self.card - self.opened * 500 * MIB if device == "cuda" else self.free
+        return (self.card if device == "cuda" else self.free) - self.is_open * 500 * MIB
 
     def measured(self, path: str, device: str) -> tuple[tuple[str, int], ...]:
         self.opened += 1
+        self.is_open = True
         return super().measured(path, device)
+
+    def close_card(self) -> None:
+        self.is_open = False
 
 
 def test_a_card_that_is_too_small_yields_to_the_cpu_which_says_why() -> None:
@@ -45,13 +53,16 @@ def test_a_card_that_is_too_small_yields_to_the_cpu_which_says_why() -> None:
 
 def test_what_only_the_drivers_part_makes_too_small_yields_too() -> None:
     core = TwoMemories(card=2 << 30)
-    assert plan_of(core, device=CHOSEN).device.kind == "cpu"
-    assert core.opened == 1
+    plan = plan_of(core, device=CHOSEN)
+    assert (plan.device.kind, plan.free_at_start_bytes) == ("cpu", core.free)
+    assert (core.opened, core.is_open) == (1, False)
 
 
 def test_a_card_that_is_large_enough_is_kept() -> None:
-    plan = plan_of(TwoMemories(card=8 << 30), device=CHOSEN)
+    core = TwoMemories(card=8 << 30)
+    plan = plan_of(core, device=CHOSEN)
     assert (plan.device.kind, plan.free_at_start_bytes) == ("cuda", 8 << 30)
+    assert core.is_open
 
 
 def test_a_card_that_was_named_is_refused() -> None:

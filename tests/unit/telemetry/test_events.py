@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from ignis.config import load_config
+from ignis.engine.counted import SLACK_BYTES, Counted
 from ignis.errors import PlanRefused
 from ignis.plan import CPU, HOST_LINES, VRAM_LINES, make_plan
 from ignis.telemetry import configure_logging, events
@@ -108,18 +109,23 @@ def test_rounds_that_were_not_recorded_are_a_warning(stream: io.StringIO) -> Non
 
 
 def test_what_the_driver_counts_is_logged_beside_the_plan(stream: io.StringIO) -> None:
-    events.device_counted(100, 90, is_beyond=False)
-    events.device_counted(100, 130, is_beyond=True)
-    events.device_counted(100, None, is_beyond=False)
-    told = [
+    for count in (90, 100 + SLACK_BYTES + 1, None, 60):
+        events.device_counted(Counted(100, count, reserved_bytes=70))
+    told = logged(stream)
+    figures = [
         (one["level"], one["compared"], one["counted_bytes"], one["difference_bytes"])
-        for one in logged(stream)
+        for one in told
     ]
-    assert told == [
+    assert figures == [
         ("info", True, 90, -10),
-        ("warning", True, 130, 30),
+        ("warning", True, 100 + SLACK_BYTES + 1, SLACK_BYTES + 1),
         ("info", False, None, None),
+        ("info", False, 60, None),
     ]
+    *compared, unsaid, fewer = [one["reason"] for one in told]
+    assert compared == [None, None]
+    assert unsaid == "the driver does not say"
+    assert str(fewer).startswith("fewer than the 70 reserved")
 
 
 def test_refusals_are_logged_under_the_plan_they_refuse(stream: io.StringIO) -> None:

@@ -283,15 +283,21 @@ pub(crate) fn attention_of_fresh_rows(load: Load) {
 }
 
 pub(crate) fn attention_over_long_contexts(load: Load) {
-    let shape = Heads::new(2, 1, 64);
     assert_eq!([8, 9, 32, 33, 64, 65, 256, 257].map(runs), [4, 5, 16, 17, 32, 17, 64, 33]);
     let ends = DECODE_LONG.iter().flat_map(|pages| [pages * PAGE_TOKENS - 1, pages * PAGE_TOKENS]);
     let alone: Vec<[Part; 1]> = ends.map(|position| [(0, position, 1)]).collect();
     let mut rounds: Vec<&[Part]> = alone.iter().map(|part| &part[..]).collect();
-    // Rows of many runs beside one of one, and a prompt that crosses to longer runs.
+    // Rows of many runs beside one of one; prompts that cross to longer runs, of four pages and of
+    // eight; and one whose rows all see those of four, and end in the first page of one and the
+    // next.
     rounds.push(&[(1, 4_100, 1), (0, 70, 1)]);
     rounds.push(&[(1, 4_090, 20)]);
-    for form in [Form::Alone, Form::Fresh] {
-        check(load, &shape, form, &rounds, limits(2, 258 * PAGE_TOKENS));
+    rounds.push(&[(1, 16_380, 8)]);
+    rounds.push(&[(0, 4_270, 90)]);
+    // Two widths: heads of 65 to 128 values have a kernel of their own for prompts.
+    for shape in [Heads::new(2, 1, 64), Heads::new(2, 1, 128)] {
+        for form in [Form::Alone, Form::Fresh] {
+            check(load, &shape, form, &rounds, limits(2, 258 * PAGE_TOKENS));
+        }
     }
 }

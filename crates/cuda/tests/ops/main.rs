@@ -84,13 +84,14 @@ on_both! {
     norm_of_gathered_rows: crate::rows::norm_of_gathered_rows, [CPU], [CARD, CARD_PAIRS];
     norm_behind_products: crate::rows::norm_behind_products, [CPU, CPU_INT8], [CARD, CARD_PAIRS];
     swiglu: crate::gated::swiglu, [CPU], [CARD, CARD_PAIRS];
-    gated_products: crate::gated::gated_products, [CPU, CPU_INT8], [CARD, CARD_PAIRS];
+    gated_products: crate::gated::gated_products,
+        [CPU, CPU_INT8], [CARD, CARD_PORTABLE, CARD_PAIRS];
     norm_rotation_and_slots: crate::heads::norm_rotation_and_slots,
         [CPU, CPU_INT8], [CARD, CARD_PAIRS];
     attention: crate::attention::attention,
-        [CPU, CPU_INT8], [CARD, CARD_PAIRS, CARD_MIXED[0], CARD_MIXED[1]];
+        [CPU, CPU_INT8], [CARD, CARD_PORTABLE, CARD_PAIRS, CARD_MIXED[0], CARD_MIXED[1]];
     attention_of_fresh_rows: crate::attention::attention_of_fresh_rows,
-        [CPU, CPU_INT8], [CARD, CARD_PAIRS];
+        [CPU, CPU_INT8], [CARD, CARD_PORTABLE, CARD_PAIRS];
     attention_over_long_contexts: crate::attention::attention_over_long_contexts,
         [CPU], [CARD, CARD_PORTABLE, CARD_PAIRS];
     sampling: crate::sampling::sampling, [CPU], [CARD];

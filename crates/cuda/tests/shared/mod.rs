@@ -1,7 +1,9 @@
 //! Decode rounds with more runs than a card has CTAs for at a time: rows share them by their runs.
 
+use ignis_backend::{Device, GRAPH_LANES_MAX, Recorded, runs};
 use ignis_types::{Limits, PAGE_TOKENS};
 
+use crate::recorded::{Part, draw};
 use crate::support::{LIMITS, Rig, Shape, llama, pages, prompt};
 use crate::{BF16, Choice, WIDE, bits, card};
 
@@ -62,4 +64,61 @@ fn rows_that_share_ctas_have_the_bits_of_one_alone() {
             }
         }
     }
+}
+
+/// Lanes that decode in a round: the first, and how many. Of each kind of recording a narrow and a
+/// wide one; then the lane whose table is longer than one turn of those that fetch it, alone and
+/// beside others; then rounds that are too wide to be recorded.
+const ROUNDS: [(usize, usize); 12] = [
+    (0, 1),
+    (0, 9),
+    (16, 2),
+    (0, 33),
+    (40, 1),
+    (39, 2),
+    (36, 8),
+    (8, 63),
+    (0, 64),
+    (7, 65),
+    (0, 72),
+    (40, 1),
+];
+
+#[test]
+#[ignore = "needs an NVIDIA card"]
+fn recorded_rounds_over_long_contexts_have_the_bits_of_launched_ones() {
+    const LANES: u32 = 72;
+    // One lane of as many pages as the limits allow, and others of 1 to 59.
+    let last = LONGEST - ROUNDS.len() as u32;
+    let mut places: Vec<u32> =
+        (0..LANES).map(|i| if i == 40 { last } else { 1 + 53 * i }).collect();
+    // Rounds run whole, and rounds begun.
+    let mut rigs = [rig(LANES, LONGEST), rig(LANES, LONGEST)];
+    let Recorded { kept, kinds, .. } = rigs[1].device.recorded().unwrap();
+    assert_eq!((kept, kinds), (3 * GRAPH_LANES_MAX, 3 * GRAPH_LANES_MAX));
+    for (lane, &len) in places.iter().enumerate() {
+        let tokens = prompt(len as usize, SHAPE.vocab, u64::from(len));
+        rigs.iter_mut().for_each(|rig| fill(rig, lane as u32, &tokens));
+    }
+    let mut next: Vec<[u32; 1]> = (0..LANES).map(|lane| [lane]).collect();
+    let mut most = vec![];
+    for (first, width) in ROUNDS {
+        let lanes = first..first + width;
+        let parts: Vec<Part<'_>> =
+            lanes.clone().map(|lane| (lane as u32, places[lane], &next[lane][..])).collect();
+        let of = |&(_, position, _): &Part<'_>| runs(position / PAGE_TOKENS + 1);
+        most.push(parts.iter().map(of).max().unwrap());
+        let [whole, begun] = [false, true].map(|b| draw(&mut rigs[usize::from(b)], &parts, b));
+        assert_eq!(whole, begun, "{width} lanes from {first}");
+        for row in 0..width as u32 {
+            let [a, b] = [0, 1].map(|i| bits(rigs[i].device.logits(row).unwrap()));
+            assert!(a == b, "{width} lanes from {first}, row {row}");
+        }
+        for (lane, drawn) in lanes.zip(&whole) {
+            places[lane] += 1;
+            next[lane] = [drawn.token];
+        }
+    }
+    // The kinds of recordings: up to 4 runs, 16 and 64.
+    assert_eq!(most, [1, 4, 8, 14, 35, 35, 35, 35, 35, 35, 35, 35]);
 }

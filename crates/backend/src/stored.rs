@@ -14,7 +14,7 @@ use crate::layout::{DeviceLayout, KvFormat};
 pub const RUNS_MAX: u64 = 64;
 
 /// Most rows that lie as lanes of a tensor core read them, and that products take whole: `FEW_ROWS`
-/// of `common.cuh`.
+/// of `encoded.cuh`.
 pub const FEW_ROWS: u32 = 32;
 
 /// Widest decode round that is recorded; in wider ones launches cost little beside the work.

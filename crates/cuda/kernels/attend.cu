@@ -2,6 +2,8 @@
 // up to a power of two.
 
 #include "common.cuh"
+#include "ptx.cuh"
+#include "encoded.cuh"
 #include "prepare.cuh"
 #include "attention.cuh"
 #include "attend.cuh"
@@ -9,6 +11,7 @@
 #include "attend_tiles.cuh"
 
 #ifdef HOPPER
+#include "wgmma.cuh"
 #include "attend_hopper.cuh"
 #else
 #include "attend_pair.cuh"

@@ -21,16 +21,6 @@ struct Groups {
     static constexpr u32 REGISTERS = COUNT == 2 ? 240 : 160, COPY_REGISTERS = COUNT == 2 ? 24 : 32;
 };
 
-template <u32 COUNT>
-__device__ __forceinline__ void more_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-template <u32 COUNT>
-__device__ __forceinline__ void fewer_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
 // The turn to multiply passes from group to group.
 __device__ __forceinline__ void take_turn(u32 group) {
     asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
@@ -38,95 +28,6 @@ __device__ __forceinline__ void take_turn(u32 group) {
 
 __device__ __forceinline__ void give_turn(u32 group) {
     asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory");
-}
-
-// Keeps what is done to registers of a wgmma on its side of a fence or a wait.
-template <int N>
-__device__ __forceinline__ void hold(float (&d)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) asm volatile("" : "+f"(d[n][c])::"memory");
-}
-
-__device__ __forceinline__ void hold(float (&d)[4]) {
-#pragma unroll
-    for (int c = 0; c < 4; c++) asm volatile("" : "+f"(d[c])::"memory");
-}
-
-template <int N>
-__device__ __forceinline__ void hold(u32 (&a)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) asm volatile("" : "+r"(a[n][c])::"memory");
-}
-
-// Gives the left operands of the next product their registers, once the last one is done with them.
-// A plain copy would be left out and the operands be found where they are to go; NVRTC 13.0 then
-// has every product wait for the one before (C7513).
-template <int N>
-__device__ __forceinline__ void move(u32 (&to)[N][4], const u32 (&from)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            asm volatile("mov.b32 %0, %1;" : "=r"(to[n][c]) : "r"(from[n][c]) : "memory");
-        }
-}
-
-// Where wgmma finds its right operand, in pieces of 64 columns: 8 rows lie 1,024 bytes apart. With
-// rows along the sum, as values have them, pieces of columns lie `apart`.
-__device__ __forceinline__ u64 tile_descriptor(u32 address, u32 apart) {
-    return (u64)((address & 0x3ffff) >> 4) | (u64)(apart >> 4) << 16 | (u64)(1024 >> 4) << 32
-        | (u64)1 << 62;
-}
-
-#define FOUR(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-#define SIXTEEN(d, i) FOUR(d[i]), FOUR(d[i + 1]), FOUR(d[i + 2]), FOUR(d[i + 3])
-
-// D = A B, or D += A B: A [64, 16] in registers, B [16, 64] in shared memory, its columns one after
-// the other.
-__device__ __forceinline__ void wgmma_keys(float (&d)[8][4], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred add;\n"
-        "setp.ne.b32 add, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, add, 1, 1, 0;\n"
-        "}"
-        : SIXTEEN(d, 0), SIXTEEN(d, 4)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-// D += A B: B [16, 64] or [16, 128], its rows one after the other. The eight columns behind B are
-// ones: sum += A ones.
-__device__ __forceinline__ void wgmma_values(float (&d)[8][4], float (&sum)[4], const u32 (&a)[4],
-                                             u64 b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35}, "
-        "{%36, %37, %38, %39}, %40, 1, 1, 1, 1;"
-        : SIXTEEN(d, 0), SIXTEEN(d, 4), FOUR(sum)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-__device__ __forceinline__ void wgmma_values(float (&d)[16][4], float (&sum)[4], const u32 (&a)[4],
-                                             u64 b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n136k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67}, "
-        "{%68, %69, %70, %71}, %72, 1, 1, 1, 1;"
-        : SIXTEEN(d, 0), SIXTEEN(d, 4), SIXTEEN(d, 8), SIXTEEN(d, 12), FOUR(sum)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 // The four warps that copy: each every fourth tile.
@@ -158,8 +59,7 @@ __device__ __forceinline__ void copy_tiles(const Pool& pool, const TileOf& of, u
         copies_end_group();
         copies_wait<0>();
         show_async();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(full + slot);
+        warp_arrive(full + slot, lane);
     }
 }
 
@@ -189,9 +89,7 @@ __device__ __forceinline__ void meet_tiles(const Queries& in, const Pool& pool, 
     const u32 pages = of.pages;
     auto keys_at = [&](u32 page) { return ring + page % S::PAGES * S::PAGE_BYTES; };
     auto arrive_full = [&](u32 tile) { barrier_wait(full + tile % S::SLOTS, tile / S::SLOTS % 2); };
-    auto done_with = [&](u32 tile) {
-        if (lane == 0) barrier_arrive(empty + tile % S::SLOTS);
-    };
+    auto done_with = [&](u32 tile) { warp_arrive_in_step(empty + tile % S::SLOTS, lane); };
     float score[8][4], against[2], keep[2];
     u32 weights[4][4]; // of a page, as wgmma takes them
     auto begin_scores = [&](u32 page) {
@@ -299,8 +197,8 @@ __device__ __forceinline__ void attend_groups(const Queries& in, const Pool& poo
     depend_go();
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < S::SLOTS; i++) {
-            barrier_init(full + i, 1);
-            barrier_init(empty + i, 4 * S::COUNT);
+            barrier_init(full + i, WARP_ARRIVES);
+            barrier_init(empty + i, 4 * S::COUNT * WARP_ARRIVES);
         }
         barriers_ready();
     }

@@ -55,14 +55,6 @@ struct Bring {
     }
 };
 
-// `mma`, which the compiler leaves where it is among loads and its like.
-__device__ __forceinline__ void mma_next(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // Takes operands 0 to COUNT - 1, each loaded AHEAD places before it is taken.
 template <int COUNT, typename Load, typename Take>
 __device__ __forceinline__ void in_turn(Load load, Take take) {
@@ -95,16 +87,13 @@ struct Phases {
         for (int step = 0; step < STEPS; step++) {
             u32 a[4];
             query_step(a, q0, real0, q1, real1, step, of.head_dim, in.scale);
-            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                         ::"r"(q + step * 512), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-                         : "memory");
+            store_shared_four(q + step * 512, a);
         }
     }
 
     __device__ __forceinline__ void load_query(u32 (&a)[4], int step) const {
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(q + step * 512)
-                     : "memory");
+        const uint4 v = load_shared_four(q + step * 512);
+        a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
     }
 
     // Values of the page before, and keys of this one.
@@ -118,9 +107,9 @@ struct Phases {
                 [&](const u32 (&b)[4], int i) {
                     const int n = i % (DIM / 16) * 2;
                     const u32(&a)[4] = weights[i / (DIM / 16)];
-                    if (n == 0) mma_next(summed.sum, a, ONES, ONES);
-                    mma_next(summed.values[n], a, b[0], b[1]);
-                    mma_next(summed.values[n + 1], a, b[2], b[3]);
+                    if (n == 0) mma_in_place(summed.sum, a, ONES, ONES);
+                    mma_in_place(summed.values[n], a, b[0], b[1]);
+                    mma_in_place(summed.values[n + 1], a, b[2], b[3]);
                 });
         }
         if (page >= mine) return;
@@ -135,8 +124,8 @@ struct Phases {
             [&](u32 (&b)[4], int i) { load_matrices(b, T::keys_at(keys, i % 4 * 16, i / 4)); },
             [&](const u32 (&b)[4], int i) {
                 if (i % 4 == 0 && i / 4 + 1 < STEPS) load_query(a[(i / 4 + 1) % 2], i / 4 + 1);
-                mma_next(score[i % 4 * 2], a[i / 4 % 2], b[0], b[1]);
-                mma_next(score[i % 4 * 2 + 1], a[i / 4 % 2], b[2], b[3]);
+                mma_in_place(score[i % 4 * 2], a[i / 4 % 2], b[0], b[1]);
+                mma_in_place(score[i % 4 * 2 + 1], a[i / 4 % 2], b[2], b[3]);
             });
     }
 

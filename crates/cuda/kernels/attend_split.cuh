@@ -383,14 +383,15 @@ struct Reduced {
         }
 #pragma unroll
         for (int step = 0; step < 4; step++) {
-            const uint4 a = weights[step * WARP + threadIdx.x % WARP];
-            mma(sum, a.x, a.y, a.z, a.w, ONES, ONES);
+            const uint4 v = weights[step * WARP + threadIdx.x % WARP];
+            const u32 a[4] = {v.x, v.y, v.z, v.w};
+            mma(sum, a, ONES, ONES);
 #pragma unroll
             for (int n = 0; n < S::TILES; n += 2) {
                 u32 b[4];
                 load_transposed(b, T::values_at(tile, step, first + n * 8));
-                mma(values[n], a.x, a.y, a.z, a.w, b[0], b[1]);
-                mma(values[n + 1], a.x, a.y, a.z, a.w, b[2], b[3]);
+                mma(values[n], a, b[0], b[1]);
+                mma(values[n + 1], a, b[2], b[3]);
             }
         }
     }
@@ -452,8 +453,8 @@ __device__ __forceinline__ void score_page(float (&score)[Split<DIM>::KEYS / 8][
         for (int n = 0; n < KEYS / 8; n += 2) {
             u32 b[4];
             load_matrices(b, Tile<DIM>::keys_at(tile, warp * KEYS + n * 8, step));
-            mma(score[n], q[step][0], q[step][1], q[step][2], q[step][3], b[0], b[1]);
-            mma(score[n + 1], q[step][0], q[step][1], q[step][2], q[step][3], b[2], b[3]);
+            mma(score[n], q[step], b[0], b[1]);
+            mma(score[n + 1], q[step], b[2], b[3]);
         }
     }
     float largest[2] = {MINUS_INFINITY, MINUS_INFINITY};

@@ -284,8 +284,8 @@ __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool
                 for (int n = 0; n < 8; n += 2) {
                     u32 b[4];
                     load_matrices(b, T::keys_at(tile, n * 8, step));
-                    mma(score[n], a[0], a[1], a[2], a[3], b[0], b[1]);
-                    mma(score[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+                    mma(score[n], a, b[0], b[1]);
+                    mma(score[n + 1], a, b[2], b[3]);
                 }
             }
         }
@@ -305,13 +305,13 @@ __device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool
         for (int step = 0; step < 4; step++) {
             u32 a[4];
             summed.weigh(a, score, step, against);
-            mma(summed.sum, a[0], a[1], a[2], a[3], ONES, ONES);
+            mma(summed.sum, a, ONES, ONES);
 #pragma unroll
             for (int n = 0; n < S::TILES; n += 2) {
                 u32 b[4];
                 load_transposed(b, T::values_at(tile + T::BYTES, step, first_col + n * 8));
-                mma(summed.values[n], a[0], a[1], a[2], a[3], b[0], b[1]);
-                mma(summed.values[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+                mma(summed.values[n], a, b[0], b[1]);
+                mma(summed.values[n + 1], a, b[2], b[3]);
             }
         }
         summed.leave(page + 1);

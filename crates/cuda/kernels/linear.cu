@@ -15,6 +15,9 @@
 // A unit has one FORMAT of weights and one PART of what there is for it.
 
 #include "common.cuh"
+#include "ptx.cuh"
+#include "blocks.cuh"
+#include "encoded.cuh"
 
 // Slices of a row of columns: more of them where they are long.
 #define SLICES 8
@@ -48,9 +51,6 @@ struct Product {
     float* squares;    // [x.rows, ceil(w.rows / 16)]
 };
 
-// This warp's number, in a way that shows the compiler that its lanes have it in common.
-__device__ __forceinline__ u32 warp_of() { return __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0); }
-
 // Exact products have SLICES whatever their columns.
 __device__ __forceinline__ u32 slices_of(u32 blocks) {
     return blocks >= BLOCKS_LONG ? SLICES_LONG : SLICES;
@@ -61,14 +61,6 @@ template <int F>
 __device__ __forceinline__ u32 slice_start(u32 blocks, u32 slice, u32 slices) {
     constexpr u32 SPAN = Record<F>::SPAN;
     return blocks / SPAN * slice / slices * SPAN;
-}
-
-// D += A B, A [16 weight rows, 16 columns], B [16 columns, 8 rows of x].
-__device__ __forceinline__ void mma(float* d, const u32* a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ u32 bf16_fma(u32 a, u32 b, u32 c) {
@@ -191,23 +183,6 @@ __device__ __forceinline__ void put(const Part& part, u32 mode, u32 x_rows, u32 
     *y = mode == ADD ? __fadd_rn(*y, sum) : sum;
 }
 
-__device__ __forceinline__ float glu_of(float gate, float up) {
-    // Far closer than bf16 rounds, in a seventh of the instructions of `expf` and a division.
-    const float below = __fadd_rn(1.0f, exp2_fast(__fmul_rn(gate, -1.4426950408889634f)));
-    return __fmul_rn(__fmul_rn(gate, reciprocal_fast(below)), up);
-}
-
-__device__ __forceinline__ void put_glu(const Product& p, u32 row, u32 x_row, float gate,
-                                        float up) {
-    if (row >= p.parts[0].w.rows || x_row >= p.x.rows) return;
-    put_encoded(p.to, x_row, row, glu_of(gate, up));
-}
-
-// Zeros in the columns that pad row `x_row` of a GLU's result.
-__device__ __forceinline__ void pad_glu(const Product& p, u32 x_row) {
-    if (x_row < p.x.rows) pad_encoded(p.to, x_row, 0, 1);
-}
-
 // A warp's own ring of blocks in shared memory, which it fills DEPTH blocks ahead.
 template <int F, int MT, int S>
 struct Ring {
@@ -230,8 +205,7 @@ __device__ __forceinline__ void begin_copy(u32 to, const u8* from, u32 lane) {
 #pragma unroll
     for (u32 at = 0; at < BYTES; at += 512) {
         if (at + 512 <= BYTES || lane * 16 < BYTES - at) {
-            asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;"
-                         ::"r"(to + at), "l"(from + at) : "memory");
+            copy_async(to + at, from + at);
         }
     }
 }
@@ -290,7 +264,7 @@ struct Feed {
                 }
             }
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copies_end_group();
     }
 
     // Goes on to the next turn.
@@ -361,7 +335,7 @@ __device__ __forceinline__ void end_tile(const Product& p, float (*sums)[GLU ? 2
             if (is_normed) sum[t] = __fmul_rn(sum[t], scales[x_row]);
         }
         if (GLU) {
-            const float y = glu_of(sum[0], sum[MT - 1]);
+            const float y = gated(sum[0], sum[MT - 1]);
             if (is_there(x_row)) put_encoded_few<EXACT>(p.to, x_row, out_row, y);
             continue;
         }
@@ -427,7 +401,7 @@ __device__ __forceinline__ void few(const Product& p) {
         // Takes block `i` of a turn from its stage, which the feed fills again.
         auto take = [&](u32 i, u32 at, auto& now, auto fetch_next) {
             const u32 stage = ring + at;
-            asm volatile("cp.async.wait_group %0;" ::"n"(Blocks::DEPTH - 1) : "memory");
+            copies_wait<Blocks::DEPTH - 1>();
             __syncwarp();
             Raw<F> raw[MT];
 #pragma unroll
@@ -529,6 +503,7 @@ __device__ __forceinline__ void many_exact(const Product& p) {
 }
 
 #ifdef HOPPER
+#include "wgmma.cuh"
 #include "many_hopper.cuh"
 #else
 #include "many.cuh"

@@ -65,12 +65,7 @@ struct FromShared {
 
 // By addresses of shared memory: a lane's own part of them is added once, the rest in the loads.
 struct FromRing {
-    static __device__ __forceinline__ uint4 four(u32 at) {
-        uint4 v;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-        return v;
-    }
+    static __device__ __forceinline__ uint4 four(u32 at) { return load_shared_four(at); }
     static __device__ __forceinline__ uint2 two(u32 at) {
         uint2 v;
         asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");

@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
-/// `struct Weight` of `common.cuh`.
+/// `struct Weight` of `blocks.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weight {
@@ -11,7 +11,7 @@ pub(crate) struct Weight {
     pub(crate) cols: u32,
 }
 
-/// `struct Encoded` of `common.cuh`.
+/// `struct Encoded` of `encoded.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Encoded {
@@ -23,7 +23,7 @@ pub(crate) struct Encoded {
     pub(crate) cols: u32,
 }
 
-/// `struct Norm` of `common.cuh`.
+/// `struct Norm` of `encoded.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Norm {

@@ -19,8 +19,12 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// What they include: names and texts.
-const HEADERS: [(&str, &str); 12] = [
+const HEADERS: [(&str, &str); 16] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
+    ("ptx.cuh", include_str!("../kernels/ptx.cuh")),
+    ("wgmma.cuh", include_str!("../kernels/wgmma.cuh")),
+    ("blocks.cuh", include_str!("../kernels/blocks.cuh")),
+    ("encoded.cuh", include_str!("../kernels/encoded.cuh")),
     ("prepare.cuh", include_str!("../kernels/prepare.cuh")),
     ("attention.cuh", include_str!("../kernels/attention.cuh")),
     ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),

@@ -51,6 +51,36 @@ struct Tile {
     }
 };
 
+// Adds the products of a step of queries with keys from `first` on, 8 N of them.
+template <int DIM, int N>
+__device__ __forceinline__ void add_scores(float (&score)[N][4], const u32 (&q)[4], u32 tile,
+                                           u32 first, u32 step) {
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        u32 b[4];
+        load_matrices(b, Tile<DIM>::keys_at(tile, first + n * 8, step));
+        mma(score[n], q, b[0], b[1]);
+        mma(score[n + 1], q, b[2], b[3]);
+    }
+}
+
+#define ONES 0x3f803f80u // two bf16
+
+// Adds the weights of a step of keys, and their products with columns from `first` on, 8 N of them.
+template <int DIM, int N>
+__device__ __forceinline__ void add_values(float (&values)[N][4], float (&sum)[4],
+                                           const u32 (&weights)[4], u32 tile, u32 step,
+                                           u32 first) {
+    mma(sum, weights, ONES, ONES);
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        u32 b[4];
+        load_transposed(b, Tile<DIM>::values_at(tile, step, first + n * 8));
+        mma(values[n], weights, b[0], b[1]);
+        mma(values[n + 1], weights, b[2], b[3]);
+    }
+}
+
 // Two neighbours of a query, scaled and rounded; zeros where there is none.
 __device__ __forceinline__ u32 query_pair(const float* q, bool real, u32 col, u32 head_dim,
                                           float scale) {

@@ -28,7 +28,7 @@ struct Bring {
     u32 stride, last;  // of rows at once; the last page
     u32 id;            // of the next page
 
-    __device__ __forceinline__ Bring(const Pool& pool, const TileOf& of, u32 tiles, u32 group) {
+    __device__ __forceinline__ Bring(const Pool& pool, const QueryTile& of, u32 tiles, u32 group) {
         const u32 thread = threadIdx.x % 128, piece = thread % T::PIECES;
         row = thread / T::PIECES;
         const bool real = piece * 8 < of.head_dim;
@@ -79,14 +79,12 @@ struct Phases {
     u32 weights[4][4];
     float score[8][4];
 
-    __device__ __forceinline__ void queries(const Queries& in, const TileOf& of) {
-        const u32 query = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-        const bool real0 = query < of.queries, real1 = query + 8 < of.queries;
-        const float *q0 = of.query_at(in, query), *q1 = of.query_at(in, query + 8);
+    __device__ __forceinline__ void queries(const Queries& in, const QueryTile& of) {
+        const QueryRows rows(in, of, threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4);
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
             u32 a[4];
-            query_step(a, q0, real0, q1, real1, step, of.head_dim, in.scale);
+            rows.load(a, step);
             store_shared_four(q + step * 512, a);
         }
     }
@@ -114,10 +112,7 @@ struct Phases {
         }
         if (page >= mine) return;
         const u32 keys = tiles + page % 2 * T::BYTES;
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) score[n][c] = 0.0f;
+        clear(score);
         u32 a[2][4];
         load_query(a[0], 0);
         in_turn<4 * STEPS>(
@@ -146,7 +141,7 @@ __device__ __forceinline__ void attend_pair(const Queries& in, const Pool& pool)
     extern __shared__ __align__(128) u8 tiles[];
     depend_go();
     depend_wait();
-    const TileOf of(in, pool, Pair<DIM>::QUERIES);
+    const QueryTile of(in, pool, Pair<DIM>::QUERIES);
     const u32 second = threadIdx.x / 128;
     Bring<DIM> bring(pool, of, shared_address(tiles), second);
     bring.page(0);
@@ -174,17 +169,13 @@ __device__ __forceinline__ void attend_pair(const Queries& in, const Pool& pool)
         phases.weigh(summed, page);
     }
 
-    const TileOf again(in, pool, Pair<DIM>::QUERIES); // rather than kept in registers
+    const QueryTile again(in, pool, Pair<DIM>::QUERIES); // rather than kept in registers
     summed.put(in, again, threadIdx.x / WARP * 16, 0);
-    if (in.to.hi && again.ends_row) {
-        for (u32 i = 0; i < again.rows; i++) {
-            pad_encoded(in.to, again.first_row + i, threadIdx.x, Pair<DIM>::THREADS);
-        }
-    }
+    if (in.to.hi && again.ends_row) pad_tile(in, again, Pair<DIM>::THREADS);
 }
 
 template <>
-struct Met<128> : Pair<128> {
+struct TileRoute<128> : Pair<128> {
     static __device__ __forceinline__ void attend(const Queries& in, const Pool& pool) {
         attend_pair<128>(in, pool);
     }

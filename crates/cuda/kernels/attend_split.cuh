@@ -1,6 +1,5 @@
 // Attention on tensor cores, decode: some runs of one row a CTA; the last of a row joins.
 
-#define ONES 0x3f803f80u // two bf16
 #define SPLIT_HEADS 16
 #define SPLIT_THREADS 128
 #define SPLIT_WARPS (SPLIT_THREADS / WARP)
@@ -385,14 +384,7 @@ struct Reduced {
         for (int step = 0; step < 4; step++) {
             const uint4 v = weights[step * WARP + threadIdx.x % WARP];
             const u32 a[4] = {v.x, v.y, v.z, v.w};
-            mma(sum, a, ONES, ONES);
-#pragma unroll
-            for (int n = 0; n < S::TILES; n += 2) {
-                u32 b[4];
-                load_transposed(b, T::values_at(tile, step, first + n * 8));
-                mma(values[n], a, b[0], b[1]);
-                mma(values[n + 1], a, b[2], b[3]);
-            }
+            add_values<DIM>(values, sum, a, tile, step, first);
         }
     }
 
@@ -443,19 +435,10 @@ __device__ __forceinline__ void score_page(float (&score)[Split<DIM>::KEYS / 8][
     constexpr u32 KEYS = Split<DIM>::KEYS;
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const u32 quad = lane / 4, two = lane % 4 * 2; // row and column of a fragment
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) score[n][c] = 0.0f;
+    clear(score);
 #pragma unroll
     for (int step = 0; step < DIM / 16; step++) {
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n += 2) {
-            u32 b[4];
-            load_matrices(b, Tile<DIM>::keys_at(tile, warp * KEYS + n * 8, step));
-            mma(score[n], q[step], b[0], b[1]);
-            mma(score[n + 1], q[step], b[2], b[3]);
-        }
+        add_scores<DIM>(score, q[step], tile, warp * KEYS, step);
     }
     float largest[2] = {MINUS_INFINITY, MINUS_INFINITY};
 #pragma unroll

@@ -135,11 +135,7 @@ __device__ __forceinline__ void load_few(u32 (&b)[EXACT ? 2 : 1][4][NT][2], cons
 template <int MT, int NT>
 __device__ __forceinline__ void clear(float (&acc)[MT][NT][4]) {
 #pragma unroll
-    for (int t = 0; t < MT; t++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) acc[t][n][c] = 0.0f;
+    for (int t = 0; t < MT; t++) clear(acc[t]);
 }
 
 template <int MT, int NT>

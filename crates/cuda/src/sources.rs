@@ -19,7 +19,7 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// What they include: names and texts.
-const HEADERS: [(&str, &str); 16] = [
+const HEADERS: [(&str, &str); 17] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("ptx.cuh", include_str!("../kernels/ptx.cuh")),
     ("wgmma.cuh", include_str!("../kernels/wgmma.cuh")),
@@ -30,6 +30,7 @@ const HEADERS: [(&str, &str); 16] = [
     ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
     ("attend.cuh", include_str!("../kernels/attend.cuh")),
     ("attend_split.cuh", include_str!("../kernels/attend_split.cuh")),
+    ("attend_whole.cuh", include_str!("../kernels/attend_whole.cuh")),
     ("attend_pair.cuh", include_str!("../kernels/attend_pair.cuh")),
     ("attend_tiles.cuh", include_str!("../kernels/attend_tiles.cuh")),
     ("attend_hopper.cuh", include_str!("../kernels/attend_hopper.cuh")),

@@ -32,8 +32,8 @@ __device__ __forceinline__ void give_turn(u32 group) {
 
 // The four warps that copy: each every fourth tile.
 template <int DIM>
-__device__ __forceinline__ void copy_tiles(const Pool& pool, const QueryTile& of, u32 ring, u64* full,
-                                           u64* empty) {
+__device__ __forceinline__ void copy_tiles(const Pool& pool, const QueryTile& of, u32 ring,
+                                           u64* full, u64* empty) {
     using S = Groups<DIM>;
     constexpr u32 PIECES = DIM / 8, ROWS = WARP / PIECES; // of a row; at a time
     const u32 lane = threadIdx.x % WARP, row = lane / PIECES, piece = lane % PIECES;
@@ -175,8 +175,8 @@ struct Grouped {
 // A group's queries over all their pages. What a page begins ends in the same round of the loop:
 // the compiler lets no product run on from one into another.
 template <int DIM>
-__device__ __forceinline__ void attend_group(const Queries& in, const Pool& pool, u32 ring, u64* full,
-                                           u64* empty) {
+__device__ __forceinline__ void attend_group(const Queries& in, const Pool& pool, u32 ring,
+                                             u64* full, u64* empty) {
     using S = Groups<DIM>;
     const QueryTile of(in, pool, S::QUERIES);
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = warp / 4;
@@ -260,12 +260,12 @@ __device__ __forceinline__ void attend_groups(const Queries& in, const Pool& poo
     }
 }
 
-#define BY_GROUPS(DIM)                                                                   \
-    template <>                                                                          \
-    struct TileRoute<DIM> : Groups<DIM> {                                                      \
+#define BY_GROUPS(DIM)                                                                       \
+    template <>                                                                              \
+    struct TileRoute<DIM> : Groups<DIM> {                                                    \
         static __device__ __forceinline__ void attend(const Queries& in, const Pool& pool) { \
-            attend_groups<DIM>(in, pool);                                                \
-        }                                                                                \
+            attend_groups<DIM>(in, pool);                                                    \
+        }                                                                                    \
     };
 
 BY_GROUPS(64)

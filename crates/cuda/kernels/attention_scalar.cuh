@@ -150,8 +150,9 @@ __device__ __forceinline__ void score_page(float* scores, const T* tile, const f
 
 // Weights of a page in place of its scores: a warp has every fourth query.
 template <int QT, bool SPLIT>
-__device__ __forceinline__ void weigh_page(float* scores, OfQueries<QT, SPLIT>& all, const Queries& in,
-                                           const ScalarTile<QT, SPLIT>& of, u32 page) {
+__device__ __forceinline__ void weigh_page(float* scores, OfQueries<QT, SPLIT>& all,
+                                           const Queries& in, const ScalarTile<QT, SPLIT>& of,
+                                           u32 page) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     for (u32 query = warp; query < of.queries; query += CTA / WARP) {
         float* row = scores + query * PAGE;

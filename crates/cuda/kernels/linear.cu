@@ -276,14 +276,48 @@ struct Feed {
             shared_from[t] += Blocks::TURN / R::SPAN * SPAN_BYTES;
         }
     }
+
+    // Begins with as many blocks as the ring has stages.
+    __device__ __forceinline__ void fill(u32 lane) {
+        seek(blockIdx.x, lane);
+#pragma unroll
+        for (u32 i = 0; i < Blocks::DEPTH; i++) {
+            begin(i % Blocks::TURN, i * Blocks::STAGE, lane);
+            if (i % Blocks::TURN == Blocks::TURN - 1) advance(lane);
+        }
+    }
 };
+
+// Sums of a slice in shared memory: [part, row of x, weight row], one of these more than there are,
+// against conflicts.
+template <int NT, bool GLU>
+using SliceSums = float[GLU ? 2 : 1][NT * 8][17];
+
+// The scales of the norm of x, a row a warp in turn.
+template <int S>
+__device__ __forceinline__ void find_scales(float* scales, const Product& p, u32 warp) {
+    const u32 squares = (p.norm.cols + 15) / 16;
+    for (u32 i = warp; i < p.x.rows; i += S) {
+        scales[i] = row_scale(p.norm.squares + i * squares, p.norm.cols, p.norm.eps);
+    }
+}
+
+// The zeros behind each row of what is encoded, a thread a row.
+template <bool EXACT>
+__device__ __forceinline__ void pad_few(const Product& p) {
+    const u32 end = encoded_cols(p.to);
+#pragma unroll 1
+    for (u32 col = p.to.cols; col < end; col++) {
+        put_encoded_few<EXACT>(p.to, threadIdx.x, col, 0.0f);
+    }
+}
 
 // Sums the slices of tile `at_tile` and puts the results: row `row` of the tile, of each row of x
 // that a thread takes. `scales` are there from a CTA's first tile on.
 template <int F, int NT, bool GLU, bool EXACT, int S>
-__device__ __forceinline__ void end_tile(const Product& p, float (*sums)[GLU ? 2 : 1][NT * 8][17],
-                                         float* scales, const float (&acc)[GLU ? 2 : 1][NT][4],
-                                         u32 at_tile, u32 tiles) {
+__device__ __forceinline__ void end_tile(const Product& p, SliceSums<NT, GLU>* sums, float* scales,
+                                         const float (&acc)[GLU ? 2 : 1][NT][4], u32 at_tile,
+                                         u32 tiles) {
     constexpr int MT = GLU ? 2 : 1;
     constexpr u32 ITEMS = (NT * 128 + S * WARP - 1) / (S * WARP);
     const u32 slice = warp_of(), lane = threadIdx.x % WARP;
@@ -291,12 +325,7 @@ __device__ __forceinline__ void end_tile(const Product& p, float (*sums)[GLU ? 2
     const Part part = GLU ? p.parts[0] : part_of(p, 16, tile);
     const u32 row = threadIdx.x % 16, first_x_row = threadIdx.x / 16, out_row = tile * 16 + row;
     const bool is_normed = p.norm.squares != nullptr;
-    if (is_normed && at_tile == blockIdx.x) {
-        const u32 squares = (p.norm.cols + 15) / 16;
-        for (u32 i = slice; i < p.x.rows; i += S) {
-            scales[i] = row_scale(p.norm.squares + i * squares, p.norm.cols, p.norm.eps);
-        }
-    }
+    if (is_normed && at_tile == blockIdx.x) find_scales<S>(scales, p, slice);
     auto is_there = [&](u32 x_row) { return x_row < p.x.rows && out_row < part.w.rows; };
     const float gain = !GLU && p.gain && out_row < part.w.rows ? p.gain[out_row] : 0.0f;
     float before[ITEMS];
@@ -347,13 +376,30 @@ __device__ __forceinline__ void end_tile(const Product& p, float (*sums)[GLU ? 2
         put_encoded_few<EXACT>(p.to, x_row, out_row, __fmul_rn(y, gain));
         if (row == 0) p.squares[x_row * ((part.w.rows + 15) / 16) + tile] = squares;
     }
-    if ((GLU || p.gain) && at_tile + 1 == tiles && threadIdx.x < p.x.rows) {
-        const u32 end = encoded_cols(p.to);
-#pragma unroll 1
-        for (u32 col = p.to.cols; col < end; col++) {
-            put_encoded_few<EXACT>(p.to, threadIdx.x, col, 0.0f);
+    if ((GLU || p.gain) && at_tile + 1 == tiles && threadIdx.x < p.x.rows) pad_few<EXACT>(p);
+}
+
+// Takes block `i` of a turn from its stage, `at` in the ring, and adds its products with `x`;
+// `fetch_next` begins to load what the next one needs of x. The feed fills the stage again.
+template <int F, int MT, int NT, bool EXACT, typename Blocks, typename Feed, typename Fetch>
+__device__ __forceinline__ void take_block(float (&acc)[MT][NT][4], Shared (&shared)[MT],
+                                           const u32 (&x)[EXACT ? 2 : 1][4][NT][2], Feed& feed,
+                                           u32 ring, u32 i, u32 at, u32 lane, Fetch fetch_next) {
+    const u32 stage = ring + at;
+    copies_wait<Blocks::DEPTH - 1>();
+    __syncwarp();
+    Raw<F> raw[MT];
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+        load_block<F, FromRing>(raw[t], stage, t * Blocks::TILE, lane);
+        if (i % Record<F>::SPAN == 0) {
+            load_shared<F, FromRing>(shared[t], stage, t * Blocks::TILE + Record<F>::BLOCK, lane);
         }
     }
+    fetch_next();
+    __syncwarp();
+    feed.begin(i, at, lane);
+    add_block<F, MT, NT, EXACT>(acc, raw, shared, x);
 }
 
 // Few rows: a CTA of a warp a slice does a tile of 16 weight rows after the other; GLU: one of gate
@@ -361,7 +407,6 @@ __device__ __forceinline__ void end_tile(const Product& p, float (*sums)[GLU ? 2
 // before the input is there. Grid: as many CTAs as run at a time, or fewer.
 template <int F, int NT, bool GLU, bool EXACT, int S>
 __device__ __forceinline__ void few(const Product& p) {
-    using R = Record<F>;
     constexpr int MT = GLU ? 2 : 1;
     using Blocks = Ring<F, MT, S>;
     extern __shared__ __align__(16) u8 memory[];
@@ -375,12 +420,7 @@ __device__ __forceinline__ void few(const Product& p) {
     const u32 ring = shared_address(memory) + slice * Blocks::BYTES;
     Feed<F, GLU, S> feed = {p, tiles, first, count, ring + lane * 16};
     keep(feed.to);
-    feed.seek(blockIdx.x, lane);
-#pragma unroll
-    for (u32 i = 0; i < Blocks::DEPTH; i++) {
-        feed.begin(i % Blocks::TURN, i * Blocks::STAGE, lane);
-        if (i % Blocks::TURN == Blocks::TURN - 1) feed.advance(lane);
-    }
+    feed.fill(lane);
     depend_wait();
     const u32 x_block = p.x.rows * 64; // values from one block of x to the next
     const u16* x_first = p.x.hi + (first * x_block + lane / 4 * 64 + lane % 4 * 16);
@@ -394,23 +434,9 @@ __device__ __forceinline__ void few(const Product& p) {
         clear(acc);
         Shared shared[MT];
         const u16* x = x_first;
-        // Takes block `i` of a turn from its stage, which the feed fills again.
         auto take = [&](u32 i, u32 at, auto& now, auto fetch_next) {
-            const u32 stage = ring + at;
-            copies_wait<Blocks::DEPTH - 1>();
-            __syncwarp();
-            Raw<F> raw[MT];
-#pragma unroll
-            for (int t = 0; t < MT; t++) {
-                load_block<F, FromRing>(raw[t], stage, t * Blocks::TILE, lane);
-                if (i % R::SPAN == 0) {
-                    load_shared<F, FromRing>(shared[t], stage, t * Blocks::TILE + R::BLOCK, lane);
-                }
-            }
-            fetch_next();
-            __syncwarp();
-            feed.begin(i, at, lane);
-            add_block<F, MT, NT, EXACT>(acc, raw, shared, now);
+            take_block<F, MT, NT, EXACT, Blocks>(acc, shared, now, feed, ring, i, at, lane,
+                                                 fetch_next);
         };
         u32 left = count;
         for (; left >= Blocks::TURN; left -= Blocks::TURN) {

@@ -465,46 +465,60 @@ struct Listed {
     u32 count;
 };
 
-// In a bin whose ids are all listed: the first key up to which there are `want` ids, or is `want`
-// mass, and the mass up to it. `before`: what the bins before have.
-__device__ void find(Last& shared, const Logits& from, const Listed& listed, u32 bin, bool by_count,
-                     u64 before, u64 want, u64& key, u64& mass) {
-    const u64 mass_above = mass_before(shared, bin);
+// The key that ends a prefix, and the mass up to it.
+struct Found {
+    u64 key, mass;
+};
+
+// What is asked of a bin whose ids are all listed: the first key up to which there are `want` ids,
+// or is `want` mass. `before`: what the bins before have of it.
+struct Ask {
+    u32 bin;
+    bool by_count;
+    u64 before, want;
+};
+
+// Among sorted keys: each thread has some that lie side by side.
+__device__ Found find_sorted(Last& shared, const Logits& from, u32 listed, const Ask& ask) {
+    constexpr u32 N = SORTED / LAST_CTA;
     const u32 t = threadIdx.x;
-    if (listed.count <= SORTED) {
-        constexpr u32 N = SORTED / LAST_CTA;
-        u64 weights[N], sum = 0;
-        u32 count = 0;
+    u64 weights[N], sum = 0;
+    u32 count = 0;
 #pragma unroll
-        for (u32 i = 0; i < N; i++) {
-            weights[i] = NO_KEY;
-            if (t * N + i >= listed.count) continue;
-            const float l = logit_of(shared.keys[t * N + i]);
-            if (from.bin(l, from.scale) != bin) continue;
-            weights[i] = from.weight(l);
-            sum += weights[i], count += 1;
-        }
-        u64 upto = sum;
-        u32 counted = count;
-        scan(shared, upto, counted);
-        upto = mass_above + upto - sum, counted -= count;
-#pragma unroll
-        for (u32 i = 0; i < N; i++) {
-            if (weights[i] == NO_KEY) continue;
-            const u64 less = by_count ? before + counted : upto;
-            upto += weights[i], counted += 1;
-            const u64 here = by_count ? before + counted : upto;
-            if (here >= want && less < want) {
-                shared.found_key = shared.keys[t * N + i], shared.found_mass = upto;
-            }
-        }
-        __syncthreads();
-        key = shared.found_key, mass = shared.found_mass;
-        return;
+    for (u32 i = 0; i < N; i++) {
+        weights[i] = NO_KEY;
+        if (t * N + i >= listed) continue;
+        const float l = logit_of(shared.keys[t * N + i]);
+        if (from.bin(l, from.scale) != ask.bin) continue;
+        weights[i] = from.weight(l);
+        sum += weights[i], count += 1;
     }
+    u64 upto = sum;
+    u32 counted = count;
+    scan(shared, upto, counted);
+    upto = mass_before(shared, ask.bin) + upto - sum, counted -= count;
+#pragma unroll
+    for (u32 i = 0; i < N; i++) {
+        if (weights[i] == NO_KEY) continue;
+        const u64 less = ask.by_count ? ask.before + counted : upto;
+        upto += weights[i], counted += 1;
+        const u64 here = ask.by_count ? ask.before + counted : upto;
+        if (here >= ask.want && less < ask.want) {
+            shared.found_key = shared.keys[t * N + i], shared.found_mass = upto;
+        }
+    }
+    __syncthreads();
+    return {shared.found_key, shared.found_mass};
+}
+
+// Among keys that are too many to be sorted: byte by byte from the highest, each by the counts and
+// masses of its 256 values.
+__device__ Found find_by_bytes(Last& shared, const Logits& from, const Listed& listed,
+                               const Ask& ask) {
+    const u32 t = threadIdx.x;
     u64* masses = shared.keys;
     u32* counts = (u32*)(masses + 256);
-    u64 prefix = 0, above = mass_above;
+    u64 prefix = 0, above = mass_before(shared, ask.bin), before = ask.before;
     for (int shift = 56; shift >= 0; shift -= 8) {
         __syncthreads();
         if (t < 256) masses[t] = 0, counts[t] = 0;
@@ -513,7 +527,7 @@ __device__ void find(Last& shared, const Logits& from, const Listed& listed, u32
             const u64 one = listed.keys[i];
             if (shift < 56 && (one ^ prefix) >> (shift + 8) != 0) continue;
             const float l = logit_of(one);
-            if (from.bin(l, from.scale) != bin) continue;
+            if (from.bin(l, from.scale) != ask.bin) continue;
             const u32 digit = (one >> shift) & 255;
             atomicAdd(masses + digit, from.weight(l));
             atomicAdd(counts + digit, 1u);
@@ -524,9 +538,9 @@ __device__ void find(Last& shared, const Logits& from, const Listed& listed, u32
         u64 upto = own;
         u32 counted = ones;
         scan(shared, upto, counted);
-        const u64 here = before + (by_count ? counted : upto);
-        const u64 less = before + (by_count ? counted - ones : upto - own);
-        if (here >= want && less < want) {
+        const u64 here = before + (ask.by_count ? counted : upto);
+        const u64 less = before + (ask.by_count ? counted - ones : upto - own);
+        if (here >= ask.want && less < ask.want) {
             shared.found_key = prefix | (u64)t << shift;
             shared.found_mass = above + upto - own;
             shared.before = less;
@@ -534,32 +548,34 @@ __device__ void find(Last& shared, const Logits& from, const Listed& listed, u32
         __syncthreads();
         prefix = shared.found_key, above = shared.found_mass, before = shared.before;
     }
-    key = prefix;
-    mass = above + from.weight(logit_of(prefix));
+    return {prefix, above + from.weight(logit_of(prefix))};
+}
+
+__device__ Found find(Last& shared, const Logits& from, const Listed& listed, const Ask& ask) {
+    if (listed.count <= SORTED) return find_sorted(shared, from, listed.count, ask);
+    return find_by_bytes(shared, from, listed, ask);
 }
 
 __device__ u32 draw_token(Last& shared, const Draw& draw, const Logits& from, const Listed& listed,
                           u64 floored) {
-    u64 key, mass, kept = shared.mass[BINS - 1];
+    u64 kept = shared.mass[BINS - 1];
     auto by_mass = [&](u64 want) {
         const u32 bin = bin_of(shared, want);
-        find(shared, from, listed, bin, false, mass_before(shared, bin), want, key, mass);
+        return find(shared, from, listed, {bin, false, mass_before(shared, bin), want});
     };
     if (shared.spans.k < BINS) {
         const Spans& spans = shared.spans;
-        find(shared, from, listed, spans.k, true, spans.k_before, draw.top_k, key, mass);
-        kept = mass;
+        kept = find(shared, from, listed, {spans.k, true, spans.k_before, draw.top_k}).mass;
     }
     if (draw.top_p < 1.0f) {
-        by_mass(nucleus_of(draw, kept));
+        const u64 mass = by_mass(nucleus_of(draw, kept)).mass;
         kept = mass < kept ? mass : kept;
     }
     if (draw.min_p > 0.0f) {
         const u64 above = above_floor(floored, from.weight(from.largest));
         kept = above < kept ? above : kept;
     }
-    by_mass(target_of(uniform(draw.seed, draw.position), kept));
-    return (u32)key;
+    return (u32)by_mass(target_of(uniform(draw.seed, draw.position), kept)).key;
 }
 
 // The log-probability of the token, and the likeliest ids.
@@ -606,24 +622,10 @@ __device__ void put_logprobs(Last& shared, const Draw& draw, const Logits& from,
     }
 }
 
-// Grid: groups of 8,192 ids, lanes that draw.
-extern "C" __global__ void __launch_bounds__(LAST_CTA, 1) sample_draw(Samples s) {
-    __shared__ Last shared;
-    depend_go();
-    depend_wait();
-    const Draw draw = s.draws[blockIdx.y];
-    State* state = state_of(s, blockIdx.y);
-    const u64 first = state->first;
-    Logits from(s, draw);
-    from.lead(first, draw.temperature);
-    if (!from.draws && draw.alternatives < 0) return;
-
-    const u32 t = threadIdx.x, start = blockIdx.x * LAST_CTA * EACH;
-    float l[EACH];
-#pragma unroll
-    for (u32 i = 0; i < EACH; i++) l[i] = from.at(start + i * LAST_CTA + t);
-    const u32 wanted = from.finite ? wanted_of(draw, from.ids) : 0;
-    const u64 floored = state->floored;
+// Reads the bins of a lane, and finds which ids are to be listed.
+__device__ __forceinline__ void read_bins(Last& shared, const State* state, const Draw& draw,
+                                          const Logits& from, u64 floored) {
+    const u32 t = threadIdx.x, wanted = from.finite ? wanted_of(draw, from.ids) : 0;
     u64 mass = state->mass[t];
     u32 count = state->count[t], tops = state->top[t];
     if (t == 0) {
@@ -645,7 +647,13 @@ extern "C" __global__ void __launch_bounds__(LAST_CTA, 1) sample_draw(Samples s)
     __syncthreads();
     if (t == 0 && from.draws) find_spans(shared, draw, from, floored);
     __syncthreads();
+}
 
+// Puts the ids of this CTA, the first of them `start`, that are in the bins to be listed at `keys`,
+// in no order.
+__device__ __forceinline__ void list_ids(Last& shared, State* state, const Logits& from,
+                                         const float (&l)[EACH], u32 start, u64* keys) {
+    const u32 t = threadIdx.x;
     const Spans spans = shared.spans;
     u32 hits = 0;
 #pragma unroll
@@ -658,7 +666,6 @@ extern "C" __global__ void __launch_bounds__(LAST_CTA, 1) sample_draw(Samples s)
         const bool top = spans.top < BINS && from.bin(l[i], 1.0f) <= spans.top;
         if (drawn || top) hits |= 1u << i;
     }
-    u64* keys = s.keys + (u64)draw.lane * s.vocab;
     const u32 found = __popc(hits);
     u32 place = found > 0 ? atomicAdd(&shared.listed, found) : 0;
     __syncthreads();
@@ -669,12 +676,40 @@ extern "C" __global__ void __launch_bounds__(LAST_CTA, 1) sample_draw(Samples s)
     for (u32 i = 0; i < EACH; i++) {
         if (hits >> i & 1) keys[place++] = key_of(l[i], start + i * LAST_CTA + t);
     }
+}
+
+// Whether all other CTAs of the lane have listed theirs: true in all threads of the last one.
+__device__ __forceinline__ bool is_last_part(Last& shared, State* state) {
     __threadfence();
     __syncthreads();
-    if (t == 0) shared.is_last = atomicAdd(&state->arrived, 1u) + 1 == gridDim.x;
+    if (threadIdx.x == 0) shared.is_last = atomicAdd(&state->arrived, 1u) + 1 == gridDim.x;
     __syncthreads();
-    if (!shared.is_last) return;
+    if (!shared.is_last) return false;
     __threadfence();
+    return true;
+}
+
+// Grid: groups of 8,192 ids, lanes that draw.
+extern "C" __global__ void __launch_bounds__(LAST_CTA, 1) sample_draw(Samples s) {
+    __shared__ Last shared;
+    depend_go();
+    depend_wait();
+    const Draw draw = s.draws[blockIdx.y];
+    State* state = state_of(s, blockIdx.y);
+    const u64 first = state->first;
+    Logits from(s, draw);
+    from.lead(first, draw.temperature);
+    if (!from.draws && draw.alternatives < 0) return;
+
+    const u32 t = threadIdx.x, start = blockIdx.x * LAST_CTA * EACH;
+    float l[EACH];
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) l[i] = from.at(start + i * LAST_CTA + t);
+    const u64 floored = state->floored;
+    read_bins(shared, state, draw, from, floored);
+    u64* keys = s.keys + (u64)draw.lane * s.vocab;
+    list_ids(shared, state, from, l, start, keys);
+    if (!is_last_part(shared, state)) return;
 
     const Listed listed = {keys, *(volatile u32*)&state->listed};
     if (listed.count > 0 && listed.count <= SORTED) {

@@ -31,7 +31,7 @@ const GRAPH_BYTES: u64 = 32 << 10;
 const LAUNCH_BYTES: u64 = 5 << 9;
 
 /// Whether products over so many columns are cut into sixteen slices, and not eight:
-/// `BLOCKS_LONG` of `linear.cu`.
+/// `BLOCKS_LONG` of `products.cuh`.
 pub fn is_long(cols: u32) -> bool {
     cols.div_ceil(64) >= 128
 }

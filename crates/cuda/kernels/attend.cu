@@ -7,6 +7,8 @@
 #include "prepare.cuh"
 #include "attention.cuh"
 #include "attend.cuh"
+#include "attend_runs.cuh"
+#include "attend_join.cuh"
 #include "attend_split.cuh"
 #include "attend_tiles.cuh"
 #include "attend_whole.cuh"

@@ -17,6 +17,12 @@ __device__ __forceinline__ u32 high_twice(u32 pair) {
     return twice;
 }
 
+__device__ __forceinline__ u32 bf16_fma(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
 __device__ __forceinline__ u32 both(float value) { return bf16_pair(value, value); }
 
 // Codes are small whole numbers, and the bits of a whole number c below 256 are, as bf16, c 2^-133.

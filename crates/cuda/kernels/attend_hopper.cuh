@@ -23,11 +23,11 @@ struct Groups {
 
 // The turn to multiply passes from group to group.
 __device__ __forceinline__ void take_turn(u32 group) {
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
+    meet_at<256>(1 + group);
 }
 
 __device__ __forceinline__ void give_turn(u32 group) {
-    asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory");
+    pass_at<256>(1 + group);
 }
 
 // The four warps that copy: each every fourth tile.

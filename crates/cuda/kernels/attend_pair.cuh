@@ -157,7 +157,7 @@ __device__ __forceinline__ void attend_pair(const Queries& in, const Pool& pool)
     // What the phases with an even number meet has been on its way for one phase, or for two.
     auto enter = [&](u32 phase) {
         if (phase % 2 == 0) copies_wait<0>();
-        asm volatile("bar.sync 1, 256;" ::: "memory");
+        meet_at<Pair<DIM>::THREADS>(1);
     };
     if (second) enter(0);
 #pragma unroll 1

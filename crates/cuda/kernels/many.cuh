@@ -265,7 +265,6 @@ __device__ __forceinline__ void put_gated(const Product& p, const Turn& turn,
 #pragma unroll
     for (u32 n = 0; n < MANY_NT; n++) {
         const u32 x_row = first_x + n * 8 + t * 2;
-        // A lane has one column of two rows; with its neighbour's, two columns of one.
         const bool odd = g % 2 == 1;
         const u64 place = encoded_place(p.to, x_row + odd, tile * 64 + warp % 2 * 32);
 #pragma unroll
@@ -281,8 +280,7 @@ __device__ __forceinline__ void put_gated(const Product& p, const Turn& turn,
                     const float up = scaled(p, x_row + o, sums[i + 2][n][h * 2 + o]);
                     v[o] = there ? gated(gate, up) : 0.0f;
                 }
-                const float got = __shfl_xor_sync(ALL_LANES, odd ? v[0] : v[1], 4);
-                (i == 0 ? out.x : out.y) = odd ? bf16_pair(got, v[1]) : bf16_pair(v[0], got);
+                (i == 0 ? out.x : out.y) = two_columns(v, odd);
             }
             if (x_row + odd < p.x.rows) {
                 *(uint2*)(p.to.hi + place + (g / 2 + 4 * h) * 64) = out;

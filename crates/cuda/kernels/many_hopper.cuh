@@ -34,7 +34,7 @@ enum Meeting { FIRST = 1, SECOND = 2, BOTH = 3 };
 
 template <Meeting WHO>
 __device__ __forceinline__ void meet() {
-    asm volatile("bar.sync %0, %1;" ::"n"((int)WHO), "n"(WHO == BOTH ? 256 : 128) : "memory");
+    meet_at<WHO == BOTH ? 256 : 128>(WHO);
 }
 
 __device__ __forceinline__ float4 added(float4 a, float4 b) {
@@ -347,11 +347,8 @@ struct Leaving {
                         const float up = __fmul_rn(whole<F, false>(second ? own : other), by[o]);
                         v[o] = there ? gated(gate, up) : 0.0f;
                     }
-                    // A lane has one column of two rows; with its neighbour's, two columns of one.
-                    const bool odd = g % 2 == 1;
-                    const float got = __shfl_xor_sync(ALL_LANES, odd ? v[0] : v[1], 4);
                     *(u32*)(out + n * 512 + (g / 2 + 4 * h) * 64 + (2 * t + g % 2) * 8 + w * 2) =
-                        odd ? bf16_pair(got, v[1]) : bf16_pair(v[0], got);
+                        two_columns(v, g % 2 == 1);
                 }
             }
             if (second) meet<SECOND>();

@@ -107,6 +107,14 @@ __device__ __forceinline__ float scaled(const Product& p, u32 x_row, float sum) 
     return __fmul_rn(sum, p.norm.scales[x_row]);
 }
 
+// Of a gated product a lane has values of one column of two rows, `v`; with those of its neighbour,
+// lane ^ 4, which has the column beside, it has two columns of one row: the second where `odd`.
+__device__ __forceinline__ u32 two_columns(const float (&v)[2], bool odd) {
+    const float got = __shfl_xor_sync(ALL_LANES, odd ? v[0] : v[1], 4);
+    return odd ? bf16_pair(got, v[1]) : bf16_pair(v[0], got);
+}
+
+// Puts one value of a result, of many rows where threads do not have neighbours.
 __device__ __forceinline__ void put(const Part& part, u32 mode, u32 x_rows, u32 row, u32 x_row,
                                     float sum) {
     if (row >= part.w.rows || x_row >= x_rows) return;

@@ -104,6 +104,19 @@ __device__ __forceinline__ void prefetch_line(const void* at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
+// Barriers of a CTA, numbered from 1 on: 0 is that of `__syncthreads`. THREADS threads, whole warps,
+// meet there, or pass without waiting.
+
+template <u32 THREADS>
+__device__ __forceinline__ void meet_at(u32 number) {
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+
+template <u32 THREADS>
+__device__ __forceinline__ void pass_at(u32 number) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+
 // Barriers in shared memory: one goes on to its next phase when it has had `count` arrivals, and,
 // on Hopper, the bytes that it was told to expect.
 

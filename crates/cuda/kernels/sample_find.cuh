@@ -1,5 +1,5 @@
-// Where prefixes of a lane's ids end, for the third kernel that samples: first in which bin, then at
-// which of its ids.
+// Where prefixes of a lane's ids end, for the third kernel that samples: first in which bin, then
+// at which of its ids.
 
 // Bins whose ids are listed: from the first to the last of each kind.
 struct Spans {

@@ -1,6 +1,7 @@
 // Prefill on any card, and any width that has nothing of its own: eight warps, each with sixteen
 // queries, go through the pages together. While they multiply with one, the next is on its way; of
-// wide heads, for which shared memory has one page, its values while they multiply with its keys.
+// heads wider than 128, for which shared memory has one page, its values while they multiply with
+// its keys. Two warps then share sixteen queries, half of the columns each.
 
 template <int DIM>
 struct Whole {

@@ -281,7 +281,7 @@ struct ScalarSums {
 
 // A tile of QT queries of one KV head: over all its pages, or (SPLIT) one run of a row. DIM:
 // head_dim, rounded up to a power of two. Grid: tiles, kv_heads * ceil(group / QT), and of a split
-// RUNS_MAX or as many runs as a row of the round has at most. Shared: q [QT, head_dim], scores
+// as many runs as a row of the launch has at most, else 1. Shared: q [QT, head_dim], scores
 // [QT, 64], tile of 64 rows.
 template <typename T, int DIM, int QT, bool SPLIT>
 __device__ __forceinline__ void attention(const Queries& in, const Pool& pool, float* partials) {

@@ -104,8 +104,8 @@ __device__ __forceinline__ void prefetch_line(const void* at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-// Barriers of a CTA, numbered from 1 on: 0 is that of `__syncthreads`. THREADS threads, whole warps,
-// meet there, or pass without waiting.
+// Barriers of a CTA by number, 1 to 15: 0 is that of `__syncthreads`. THREADS threads, whole warps,
+// come to one; some meet there, and others pass without waiting.
 
 template <u32 THREADS>
 __device__ __forceinline__ void meet_at(u32 number) {
@@ -130,10 +130,10 @@ __device__ __forceinline__ void barrier_arrive(u64* barrier) {
                  : "memory");
 }
 
-// Arrivals of a warp that is done with something together: 1, of lane 0 for all, or WARP, of each
-// lane for itself. Results are the same. compute-sanitizer's racecheck takes an arrival to order
-// what its own lane did and no more, and so reports reads of a stage against the copies that refill
-// it; with WARP it follows them.
+// Arrivals of a warp at a barrier: 1, lane 0 for all once they are here, or WARP, each lane for
+// itself. Bits are the same. compute-sanitizer's racecheck takes an arrival to order what its own
+// lane did and nothing else, and so reports reads of a stage against the copies that refill it. For
+// a run under it set WARP here: then no lane's reads rest on another's arrival.
 #define WARP_ARRIVES 1
 
 // Arrives for a warp that did its last to what it gives away in step: by a wait for products.

@@ -1,4 +1,5 @@
-// What works on one row at a time: embedding, norms, rotation, the KV slots of a row.
+// What works on one row at a time, in the order of a round: its inputs, embedding, norms and rows
+// encoded for products, rotation and the KV slots of a row, gates, sums; and counts for penalties.
 
 #include "common.cuh"
 #include "ptx.cuh"
@@ -326,6 +327,7 @@ struct Ids {
 };
 
 // Penalty counts of one lane [vocab], cleared before: marks `prompt` ids, counts those behind them.
+// Grid: ceil(count / 256).
 extern "C" __global__ void __launch_bounds__(256)
 count_tokens(u32* counts, const __grid_constant__ Ids tokens, u32 prompt, u32 count) {
     depend_go();

@@ -14,7 +14,8 @@
 #include "sample.cuh"
 #include "sample_find.cuh"
 
-// Grid: parts, lanes that draw.
+// Biases and penalties are added, and the first key of each part is found. Grid: parts, lanes that
+// draw.
 extern "C" __global__ void __launch_bounds__(CTA) sample_largest(Samples s) {
     __shared__ float staged[PART];
     __shared__ u64 words[CTA / WARP];
@@ -88,7 +89,7 @@ struct PartBins {
     double sums[CTA / WARP];
 };
 
-// Grid: parts, lanes that draw.
+// Fills the bins, and ends lanes that do not draw and report nothing. Grid: parts, lanes that draw.
 extern "C" __global__ void __launch_bounds__(CTA) sample_masses(Samples s) {
     __shared__ __align__(16) PartBins shared;
     depend_go();
@@ -268,7 +269,8 @@ __device__ __forceinline__ bool is_last_part(Last& shared, State* state) {
     return true;
 }
 
-// Grid: groups of 8,192 ids, lanes that draw.
+// Lists ids of the bins where prefixes may end; the last CTA of a lane chooses the token. Grid:
+// groups of 8,192 ids, lanes that draw.
 extern "C" __global__ void __launch_bounds__(LAST_CTA, 1) sample_draw(Samples s) {
     __shared__ Last shared;
     depend_go();

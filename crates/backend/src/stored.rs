@@ -14,7 +14,7 @@ use crate::layout::{DeviceLayout, KvFormat};
 pub const RUNS_MAX: u64 = 64;
 
 /// Most rows that lie as lanes of a tensor core read them, and that products take whole: `FEW_ROWS`
-/// of `common.cuh`.
+/// of `encoded.cuh`.
 pub const FEW_ROWS: u32 = 32;
 
 /// Widest decode round that is recorded; in wider ones launches cost little beside the work.
@@ -31,7 +31,7 @@ const GRAPH_BYTES: u64 = 32 << 10;
 const LAUNCH_BYTES: u64 = 5 << 9;
 
 /// Whether products over so many columns are cut into sixteen slices, and not eight:
-/// `BLOCKS_LONG` of `linear.cu`.
+/// `BLOCKS_LONG` of `products.cuh`.
 pub fn is_long(cols: u32) -> bool {
     cols.div_ceil(64) >= 128
 }

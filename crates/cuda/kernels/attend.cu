@@ -2,13 +2,19 @@
 // up to a power of two.
 
 #include "common.cuh"
+#include "ptx.cuh"
+#include "encoded.cuh"
 #include "prepare.cuh"
 #include "attention.cuh"
 #include "attend.cuh"
+#include "attend_runs.cuh"
+#include "attend_join.cuh"
 #include "attend_split.cuh"
 #include "attend_tiles.cuh"
+#include "attend_whole.cuh"
 
 #ifdef HOPPER
+#include "wgmma.cuh"
 #include "attend_hopper.cuh"
 #else
 #include "attend_pair.cuh"
@@ -23,15 +29,15 @@ NAMED(attend_split, WIDTH)(Queries in, Pool pool, const __grid_constant__ Prepar
     attend_split<WIDTH>(in, pool, fresh, cut);
 }
 
-extern "C" __global__ void __launch_bounds__(Met<WIDTH>::THREADS, TILES)
+extern "C" __global__ void __launch_bounds__(TileRoute<WIDTH>::THREADS, TILES)
 NAMED(attend_tiles, WIDTH)(Queries in, Pool pool) {
-    Met<WIDTH>::attend(in, pool);
+    TileRoute<WIDTH>::attend(in, pool);
 }
 
 // What a launch needs to know: queries of a CTA (of the split: heads), its threads, bytes of
 // dynamic shared memory.
 extern "C" __constant__ u32 attend_tiles_shape[3] = {
-    Met<WIDTH>::QUERIES, Met<WIDTH>::THREADS, Met<WIDTH>::SHARED,
+    TileRoute<WIDTH>::QUERIES, TileRoute<WIDTH>::THREADS, TileRoute<WIDTH>::SHARED,
 };
 extern "C" __constant__ u32 attend_split_shape[3] = {
     SPLIT_HEADS, SPLIT_THREADS, Split<WIDTH>::SHARED,

@@ -1,46 +1,5 @@
 // Attention on tensor cores: what decode and prefill have in common.
 
-// D += A B: A [16 queries, 16], B [16, 8].
-__device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// Four 8 by 8 matrices of shared memory; thread i names row i % 8 of matrix i / 8.
-__device__ __forceinline__ void load_matrices(u32 (&b)[4], u32 at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-__device__ __forceinline__ void load_transposed(u32 (&b)[4], u32 at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-// 16 bytes to shared memory; zeros where `bytes` is 0.
-__device__ __forceinline__ void copy_async(u32 to, const void* from, u32 bytes) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                 :
-                 : "r"(to), "l"(from), "r"(bytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void copies_end_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until at most PENDING groups of copies are under way.
-template <int PENDING>
-__device__ __forceinline__ void copies_wait() {
-    asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
-}
-
 // A page's keys or values of one head in shared memory: [64, DIM] bf16 in pieces of 16 bytes. The
 // place of a piece in its row is XORed with `twist` of the row, so that the same pieces of eight
 // rows lie in all banks.
@@ -91,6 +50,36 @@ struct Tile {
         return tile + (step * 16 + row) * ROW + (first * 2 ^ (lane / 16 ^ twist(lane % 8)) * 16);
     }
 };
+
+// Adds the products of a step of queries with keys from `first` on, 8 N of them.
+template <int DIM, int N>
+__device__ __forceinline__ void add_scores(float (&score)[N][4], const u32 (&q)[4], u32 tile,
+                                           u32 first, u32 step) {
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        u32 b[4];
+        load_matrices(b, Tile<DIM>::keys_at(tile, first + n * 8, step));
+        mma(score[n], q, b[0], b[1]);
+        mma(score[n + 1], q, b[2], b[3]);
+    }
+}
+
+#define ONES 0x3f803f80u // two bf16
+
+// Adds the weights of a step of keys, and their products with columns from `first` on, 8 N of them.
+template <int DIM, int N>
+__device__ __forceinline__ void add_values(float (&values)[N][4], float (&sum)[4],
+                                           const u32 (&weights)[4], u32 tile, u32 step,
+                                           u32 first) {
+    mma(sum, weights, ONES, ONES);
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        u32 b[4];
+        load_transposed(b, Tile<DIM>::values_at(tile, step, first + n * 8));
+        mma(values[n], weights, b[0], b[1]);
+        mma(values[n + 1], weights, b[2], b[3]);
+    }
+}
 
 // Two neighbours of a query, scaled and rounded; zeros where there is none.
 __device__ __forceinline__ u32 query_pair(const float* q, bool real, u32 col, u32 head_dim,

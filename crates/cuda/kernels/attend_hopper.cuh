@@ -21,118 +21,19 @@ struct Groups {
     static constexpr u32 REGISTERS = COUNT == 2 ? 240 : 160, COPY_REGISTERS = COUNT == 2 ? 24 : 32;
 };
 
-template <u32 COUNT>
-__device__ __forceinline__ void more_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
-template <u32 COUNT>
-__device__ __forceinline__ void fewer_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
 // The turn to multiply passes from group to group.
 __device__ __forceinline__ void take_turn(u32 group) {
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
+    meet_at<256>(1 + group);
 }
 
 __device__ __forceinline__ void give_turn(u32 group) {
-    asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory");
-}
-
-// Keeps what is done to registers of a wgmma on its side of a fence or a wait.
-template <int N>
-__device__ __forceinline__ void hold(float (&d)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) asm volatile("" : "+f"(d[n][c])::"memory");
-}
-
-__device__ __forceinline__ void hold(float (&d)[4]) {
-#pragma unroll
-    for (int c = 0; c < 4; c++) asm volatile("" : "+f"(d[c])::"memory");
-}
-
-template <int N>
-__device__ __forceinline__ void hold(u32 (&a)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) asm volatile("" : "+r"(a[n][c])::"memory");
-}
-
-// Gives the left operands of the next product their registers, once the last one is done with them.
-// A plain copy would be left out and the operands be found where they are to go; NVRTC 13.0 then
-// has every product wait for the one before (C7513).
-template <int N>
-__device__ __forceinline__ void move(u32 (&to)[N][4], const u32 (&from)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            asm volatile("mov.b32 %0, %1;" : "=r"(to[n][c]) : "r"(from[n][c]) : "memory");
-        }
-}
-
-// Where wgmma finds its right operand, in pieces of 64 columns: 8 rows lie 1,024 bytes apart. With
-// rows along the sum, as values have them, pieces of columns lie `apart`.
-__device__ __forceinline__ u64 tile_descriptor(u32 address, u32 apart) {
-    return (u64)((address & 0x3ffff) >> 4) | (u64)(apart >> 4) << 16 | (u64)(1024 >> 4) << 32
-        | (u64)1 << 62;
-}
-
-#define FOUR(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-#define SIXTEEN(d, i) FOUR(d[i]), FOUR(d[i + 1]), FOUR(d[i + 2]), FOUR(d[i + 3])
-
-// D = A B, or D += A B: A [64, 16] in registers, B [16, 64] in shared memory, its columns one after
-// the other.
-__device__ __forceinline__ void wgmma_keys(float (&d)[8][4], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred add;\n"
-        "setp.ne.b32 add, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, add, 1, 1, 0;\n"
-        "}"
-        : SIXTEEN(d, 0), SIXTEEN(d, 4)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-// D += A B: B [16, 64] or [16, 128], its rows one after the other. The eight columns behind B are
-// ones: sum += A ones.
-__device__ __forceinline__ void wgmma_values(float (&d)[8][4], float (&sum)[4], const u32 (&a)[4],
-                                             u64 b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35}, "
-        "{%36, %37, %38, %39}, %40, 1, 1, 1, 1;"
-        : SIXTEEN(d, 0), SIXTEEN(d, 4), FOUR(sum)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-__device__ __forceinline__ void wgmma_values(float (&d)[16][4], float (&sum)[4], const u32 (&a)[4],
-                                             u64 b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n136k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67}, "
-        "{%68, %69, %70, %71}, %72, 1, 1, 1, 1;"
-        : SIXTEEN(d, 0), SIXTEEN(d, 4), SIXTEEN(d, 8), SIXTEEN(d, 12), FOUR(sum)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    pass_at<256>(1 + group);
 }
 
 // The four warps that copy: each every fourth tile.
 template <int DIM>
-__device__ __forceinline__ void copy_tiles(const Pool& pool, const TileOf& of, u32 ring, u64* full,
-                                           u64* empty) {
+__device__ __forceinline__ void copy_tiles(const Pool& pool, const QueryTile& of, u32 ring,
+                                           u64* full, u64* empty) {
     using S = Groups<DIM>;
     constexpr u32 PIECES = DIM / 8, ROWS = WARP / PIECES; // of a row; at a time
     const u32 lane = threadIdx.x % WARP, row = lane / PIECES, piece = lane % PIECES;
@@ -158,43 +59,49 @@ __device__ __forceinline__ void copy_tiles(const Pool& pool, const TileOf& of, u
         copies_end_group();
         copies_wait<0>();
         show_async();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(full + slot);
+        warp_arrive(full + slot, lane);
     }
 }
 
-// A group's queries over all their pages. The scores of the next page are on their way while the
-// sums shrink, and the product of weights and values while the next weights are found. It ends in
-// the same round: the compiler lets no product run on from one round of a loop into another.
+// What a warp of a group has of its queries, and what it does with a page of keys and values.
 template <int DIM>
-__device__ __forceinline__ void meet_tiles(const Queries& in, const Pool& pool, u32 ring, u64* full,
-                                           u64* empty) {
+struct Grouped {
     using S = Groups<DIM>;
-    const TileOf of(in, pool, S::QUERIES);
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = warp / 4;
-    const u32 next = group + 1 == S::COUNT ? 0 : group + 1;
-    Summed<DIM / 8> summed(in, of, warp * 16);
-    u32 mine = 0; // pages that the group sees
-    if (group * 64 < of.queries) {
-        mine = in.positions[of.row_of(min(group * 64 + 63, of.queries - 1))] / PAGE + 1;
-    }
+    Summed<DIM / 8>& summed;
+    u32 ring, lane;
+    u64 *full, *empty;
     u32 q[DIM / 16][4];
-    const u32 query = warp * 16 + lane / 4;
-    const bool real0 = query < of.queries, real1 = query + 8 < of.queries;
-    const float *q0 = of.query_at(in, query), *q1 = of.query_at(in, query + 8);
-#pragma unroll
-    for (int step = 0; step < DIM / 16; step++) {
-        query_step(q[step], q0, real0, q1, real1, step, of.head_dim, in.scale);
-    }
-    const u32 pages = of.pages;
-    auto keys_at = [&](u32 page) { return ring + page % S::PAGES * S::PAGE_BYTES; };
-    auto arrive_full = [&](u32 tile) { barrier_wait(full + tile % S::SLOTS, tile / S::SLOTS % 2); };
-    auto done_with = [&](u32 tile) {
-        if (lane == 0) barrier_arrive(empty + tile % S::SLOTS);
-    };
     float score[8][4], against[2], keep[2];
     u32 weights[4][4]; // of a page, as wgmma takes them
-    auto begin_scores = [&](u32 page) {
+
+    __device__ __forceinline__ Grouped(Summed<DIM / 8>& summed, u32 ring, u32 lane, u64* full,
+                                       u64* empty)
+        : summed(summed), ring(ring), lane(lane), full(full), empty(empty) {}
+
+    __device__ __forceinline__ void load_queries(const Queries& in, const QueryTile& of, u32 warp) {
+        const QueryRows rows(in, of, warp * 16 + lane / 4);
+#pragma unroll
+        for (int step = 0; step < DIM / 16; step++) rows.load(q[step], step);
+    }
+
+    __device__ __forceinline__ u32 keys_at(u32 page) const {
+        return ring + page % S::PAGES * S::PAGE_BYTES;
+    }
+
+    __device__ __forceinline__ void arrive_full(u32 tile) const {
+        barrier_wait(full + tile % S::SLOTS, tile / S::SLOTS % 2);
+    }
+
+    __device__ __forceinline__ void done_with(u32 tile) const {
+        warp_arrive_in_step(empty + tile % S::SLOTS, lane);
+    }
+
+    // What products change or read, as they are waited for or begun.
+    __device__ __forceinline__ void hold_sums() {
+        hold(summed.values), hold(summed.sum), hold(weights);
+    }
+
+    __device__ __forceinline__ void begin_scores(u32 page) {
         arrive_full(2 * page);
         const u64 keys = tile_descriptor(keys_at(page), 16);
         wgmma_begin();
@@ -204,37 +111,41 @@ __device__ __forceinline__ void meet_tiles(const Queries& in, const Pool& pool, 
             wgmma_keys(score, q[step], columns, step > 0);
         }
         wgmma_end_group();
-    };
+    }
+
     // Once the values of the page before are summed.
-    auto join = [&](u32 page) {
-        hold(summed.values), hold(summed.sum), hold(weights);
+    __device__ __forceinline__ void join(u32 page) {
+        hold_sums();
         if (page > 0) done_with(2 * page - 1);
         summed.join(page);
-    };
-    auto begin_values = [&](u32 page) {
+    }
+
+    __device__ __forceinline__ void begin_values(u32 page) {
         join(page);
         summed.shrink(keep);
         const u64 values = tile_descriptor(keys_at(page) + S::BYTES, PAGE * 128);
-        hold(summed.values), hold(summed.sum), hold(weights);
+        hold_sums();
         wgmma_begin();
 #pragma unroll
         for (int step = 0; step < 4; step++) {
             wgmma_values(summed.values, summed.sum, weights[step], values + step * (16 * 128 >> 4));
         }
         wgmma_end_group();
-    };
+    }
+
     // From the scores of a page.
-    auto find_weights = [&](u32 page, u32 (&found)[4][4]) {
+    __device__ __forceinline__ void find_weights(u32 page, u32 (&found)[4][4]) {
         hold(score);
         done_with(2 * page);
         summed.leave(page);
         summed.follow(score, page, against, keep);
 #pragma unroll
         for (int step = 0; step < 4; step++) summed.weigh(found[step], score, step, against);
-    };
+    }
+
     // Waits for the values of a page. Its weights take part (no power of two has a sign): else the
     // compiler would find them behind this wait and the one for products that they go on beside.
-    auto arrive_values = [&](u32 page, const u32 (&found)[4][4]) {
+    __device__ __forceinline__ void arrive_values(u32 page, const u32 (&found)[4][4]) const {
         u32 any = 0;
 #pragma unroll
         for (int step = 0; step < 4; step++)
@@ -242,53 +153,80 @@ __device__ __forceinline__ void meet_tiles(const Queries& in, const Pool& pool, 
             for (int i = 0; i < 4; i++) any |= found[step][i];
         const u32 tile = 2 * page + 1;
         barrier_wait(full + tile % S::SLOTS, tile / S::SLOTS % 2 + (any >> 31));
-    };
+    }
+
+    // The scores of page + 1 are on their way while the sums shrink, and the product of weights and
+    // values while the next weights are found. `give` lets the next group multiply.
+    template <typename Give>
+    __device__ __forceinline__ void step(u32 page, Give give) {
+        begin_scores(page + 1);
+        begin_values(page);
+        give();
+        wgmma_wait<1>();
+        u32 found[4][4];
+        find_weights(page + 1, found);
+        arrive_values(page + 1, found);
+        wgmma_wait<0>();
+        hold_sums();
+        move(weights, found);
+    }
+};
+
+// A group's queries over all their pages. What a page begins ends in the same round of the loop:
+// the compiler lets no product run on from one into another.
+template <int DIM>
+__device__ __forceinline__ void attend_group(const Queries& in, const Pool& pool, u32 ring,
+                                             u64* full, u64* empty) {
+    using S = Groups<DIM>;
+    const QueryTile of(in, pool, S::QUERIES);
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = warp / 4;
+    const u32 next = group + 1 == S::COUNT ? 0 : group + 1;
+    Summed<DIM / 8> summed(in, of, warp * 16);
+    Grouped<DIM> own(summed, ring, lane, full, empty);
+    u32 mine = 0; // pages that the group sees
+    if (group * 64 < of.queries) {
+        mine = in.positions[of.row_of(min(group * 64 + 63, of.queries - 1))] / PAGE + 1;
+    }
+    own.load_queries(in, of, warp);
+    const u32 pages = of.pages;
 
     // Each turn is for the values of one page and the keys of the next. The last group starts as if
     // it had had the one before; nobody waits for the one after the last.
+    auto give = [&](bool is_waited_for) {
+        if (S::TURNS && is_waited_for) give_turn(next);
+    };
     if (S::TURNS && next == 0) give_turn(0);
     if (mine > 0) {
-        begin_scores(0);
+        own.begin_scores(0);
         wgmma_wait<0>();
-        find_weights(0, weights);
-        arrive_full(1);
+        own.find_weights(0, own.weights);
+        own.arrive_full(1);
 #pragma unroll 1
         for (u32 page = 0; page + 1 < mine; page++) {
             if (S::TURNS) take_turn(group);
-            begin_scores(page + 1);
-            begin_values(page);
-            if (S::TURNS) give_turn(next);
-            wgmma_wait<1>();
-            u32 found[4][4];
-            find_weights(page + 1, found);
-            arrive_values(page + 1, found);
-            wgmma_wait<0>();
-            hold(summed.values), hold(summed.sum), hold(weights);
-            move(weights, found);
+            own.step(page, [&] { give(true); });
         }
         if (S::TURNS) take_turn(group);
-        begin_values(mine - 1);
-        if (S::TURNS && (next > 0 || mine < pages)) give_turn(next);
+        own.begin_values(mine - 1);
+        give(next > 0 || mine < pages);
         wgmma_wait<0>();
         summed.leave(mine);
-        join(mine);
+        own.join(mine);
     }
     // Pages that only other groups see.
 #pragma unroll 1
     for (u32 page = mine; page < pages; page++) {
 #pragma unroll 1
-        for (u32 tile = 2 * page; tile < 2 * page + 2; tile++) arrive_full(tile), done_with(tile);
+        for (u32 tile = 2 * page; tile < 2 * page + 2; tile++) {
+            own.arrive_full(tile), own.done_with(tile);
+        }
         if (S::TURNS) take_turn(group);
-        if (S::TURNS && (next > 0 || page + 1 < pages)) give_turn(next);
+        give(next > 0 || page + 1 < pages);
     }
 
-    const TileOf again(in, pool, S::QUERIES); // rather than kept in registers
+    const QueryTile again(in, pool, S::QUERIES); // rather than kept in registers
     summed.put(in, again, warp * 16, 0);
-    if (in.to.hi && again.ends_row) {
-        for (u32 i = 0; i < again.rows; i++) {
-            pad_encoded(in.to, again.first_row + i, threadIdx.x, 128 * S::COUNT);
-        }
-    }
+    if (in.to.hi && again.ends_row) pad_tile(in, again, 128 * S::COUNT);
 }
 
 template <int DIM>
@@ -299,8 +237,8 @@ __device__ __forceinline__ void attend_groups(const Queries& in, const Pool& poo
     depend_go();
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < S::SLOTS; i++) {
-            barrier_init(full + i, 1);
-            barrier_init(empty + i, 4 * S::COUNT);
+            barrier_init(full + i, WARP_ARRIVES);
+            barrier_init(empty + i, 4 * S::COUNT * WARP_ARRIVES);
         }
         barriers_ready();
     }
@@ -315,19 +253,19 @@ __device__ __forceinline__ void attend_groups(const Queries& in, const Pool& poo
     depend_wait();
     if (threadIdx.x / 128 == S::COUNT) {
         fewer_registers<S::COPY_REGISTERS>();
-        copy_tiles<DIM>(pool, TileOf(in, pool, S::QUERIES), ring, full, empty);
+        copy_tiles<DIM>(pool, QueryTile(in, pool, S::QUERIES), ring, full, empty);
     } else {
         more_registers<S::REGISTERS>();
-        meet_tiles<DIM>(in, pool, ring, full, empty);
+        attend_group<DIM>(in, pool, ring, full, empty);
     }
 }
 
-#define BY_GROUPS(DIM)                                                                   \
-    template <>                                                                          \
-    struct Met<DIM> : Groups<DIM> {                                                      \
+#define BY_GROUPS(DIM)                                                                       \
+    template <>                                                                              \
+    struct TileRoute<DIM> : Groups<DIM> {                                                    \
         static __device__ __forceinline__ void attend(const Queries& in, const Pool& pool) { \
-            attend_groups<DIM>(in, pool);                                                \
-        }                                                                                \
+            attend_groups<DIM>(in, pool);                                                    \
+        }                                                                                    \
     };
 
 BY_GROUPS(64)

@@ -28,7 +28,7 @@ struct Bring {
     u32 stride, last;  // of rows at once; the last page
     u32 id;            // of the next page
 
-    __device__ __forceinline__ Bring(const Pool& pool, const TileOf& of, u32 tiles, u32 group) {
+    __device__ __forceinline__ Bring(const Pool& pool, const QueryTile& of, u32 tiles, u32 group) {
         const u32 thread = threadIdx.x % 128, piece = thread % T::PIECES;
         row = thread / T::PIECES;
         const bool real = piece * 8 < of.head_dim;
@@ -55,14 +55,6 @@ struct Bring {
     }
 };
 
-// `mma`, which the compiler leaves where it is among loads and its like.
-__device__ __forceinline__ void mma_next(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // Takes operands 0 to COUNT - 1, each loaded AHEAD places before it is taken.
 template <int COUNT, typename Load, typename Take>
 __device__ __forceinline__ void in_turn(Load load, Take take) {
@@ -87,24 +79,19 @@ struct Phases {
     u32 weights[4][4];
     float score[8][4];
 
-    __device__ __forceinline__ void queries(const Queries& in, const TileOf& of) {
-        const u32 query = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-        const bool real0 = query < of.queries, real1 = query + 8 < of.queries;
-        const float *q0 = of.query_at(in, query), *q1 = of.query_at(in, query + 8);
+    __device__ __forceinline__ void queries(const Queries& in, const QueryTile& of) {
+        const QueryRows rows(in, of, threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4);
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
             u32 a[4];
-            query_step(a, q0, real0, q1, real1, step, of.head_dim, in.scale);
-            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                         ::"r"(q + step * 512), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-                         : "memory");
+            rows.load(a, step);
+            store_shared_four(q + step * 512, a);
         }
     }
 
     __device__ __forceinline__ void load_query(u32 (&a)[4], int step) const {
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(q + step * 512)
-                     : "memory");
+        const uint4 v = load_shared_four(q + step * 512);
+        a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
     }
 
     // Values of the page before, and keys of this one.
@@ -118,25 +105,22 @@ struct Phases {
                 [&](const u32 (&b)[4], int i) {
                     const int n = i % (DIM / 16) * 2;
                     const u32(&a)[4] = weights[i / (DIM / 16)];
-                    if (n == 0) mma_next(summed.sum, a, ONES, ONES);
-                    mma_next(summed.values[n], a, b[0], b[1]);
-                    mma_next(summed.values[n + 1], a, b[2], b[3]);
+                    if (n == 0) mma_in_place(summed.sum, a, ONES, ONES);
+                    mma_in_place(summed.values[n], a, b[0], b[1]);
+                    mma_in_place(summed.values[n + 1], a, b[2], b[3]);
                 });
         }
         if (page >= mine) return;
         const u32 keys = tiles + page % 2 * T::BYTES;
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) score[n][c] = 0.0f;
+        clear(score);
         u32 a[2][4];
         load_query(a[0], 0);
         in_turn<4 * STEPS>(
             [&](u32 (&b)[4], int i) { load_matrices(b, T::keys_at(keys, i % 4 * 16, i / 4)); },
             [&](const u32 (&b)[4], int i) {
                 if (i % 4 == 0 && i / 4 + 1 < STEPS) load_query(a[(i / 4 + 1) % 2], i / 4 + 1);
-                mma_next(score[i % 4 * 2], a[i / 4 % 2], b[0], b[1]);
-                mma_next(score[i % 4 * 2 + 1], a[i / 4 % 2], b[2], b[3]);
+                mma_in_place(score[i % 4 * 2], a[i / 4 % 2], b[0], b[1]);
+                mma_in_place(score[i % 4 * 2 + 1], a[i / 4 % 2], b[2], b[3]);
             });
     }
 
@@ -157,7 +141,7 @@ __device__ __forceinline__ void attend_pair(const Queries& in, const Pool& pool)
     extern __shared__ __align__(128) u8 tiles[];
     depend_go();
     depend_wait();
-    const TileOf of(in, pool, Pair<DIM>::QUERIES);
+    const QueryTile of(in, pool, Pair<DIM>::QUERIES);
     const u32 second = threadIdx.x / 128;
     Bring<DIM> bring(pool, of, shared_address(tiles), second);
     bring.page(0);
@@ -173,7 +157,7 @@ __device__ __forceinline__ void attend_pair(const Queries& in, const Pool& pool)
     // What the phases with an even number meet has been on its way for one phase, or for two.
     auto enter = [&](u32 phase) {
         if (phase % 2 == 0) copies_wait<0>();
-        asm volatile("bar.sync 1, 256;" ::: "memory");
+        meet_at<Pair<DIM>::THREADS>(1);
     };
     if (second) enter(0);
 #pragma unroll 1
@@ -185,17 +169,13 @@ __device__ __forceinline__ void attend_pair(const Queries& in, const Pool& pool)
         phases.weigh(summed, page);
     }
 
-    const TileOf again(in, pool, Pair<DIM>::QUERIES); // rather than kept in registers
+    const QueryTile again(in, pool, Pair<DIM>::QUERIES); // rather than kept in registers
     summed.put(in, again, threadIdx.x / WARP * 16, 0);
-    if (in.to.hi && again.ends_row) {
-        for (u32 i = 0; i < again.rows; i++) {
-            pad_encoded(in.to, again.first_row + i, threadIdx.x, Pair<DIM>::THREADS);
-        }
-    }
+    if (in.to.hi && again.ends_row) pad_tile(in, again, Pair<DIM>::THREADS);
 }
 
 template <>
-struct Met<128> : Pair<128> {
+struct TileRoute<128> : Pair<128> {
     static __device__ __forceinline__ void attend(const Queries& in, const Pool& pool) {
         attend_pair<128>(in, pool);
     }

@@ -1,154 +1,5 @@
 // Attention on tensor cores, decode: some runs of one row a CTA; the last of a row joins.
 
-#define ONES 0x3f803f80u // two bf16
-#define SPLIT_HEADS 16
-#define SPLIT_THREADS 128
-#define SPLIT_WARPS (SPLIT_THREADS / WARP)
-
-// Whether a processor has more shared memory than a CTA of this file can use.
-#define HAS_ROOM (__CUDA_ARCH__ == 900 || __CUDA_ARCH__ / 100 == 10)
-
-template <int DIM>
-struct Split {
-    // Tiles: keys, values, keys, ... Those of a run's start are copied before its queries are
-    // ready, and that takes about as long as three tiles of 128 columns do.
-    static constexpr u32 RING = HAS_ROOM && DIM <= 128 ? 4 : 3;
-    static constexpr u32 FIRST = RING - 1;                     // that are copied before queries are
-    static constexpr u32 KEYS = PAGE / SPLIT_WARPS;            // of a warp, for scores
-    static constexpr u32 TILES = DIM / 32 > 2 ? DIM / 32 : 2;  // of 8 columns of a warp, for values
-    static constexpr u32 WEIGHTS = RING * Tile<DIM>::BYTES;    // where they start
-    static constexpr u32 PAGES = WEIGHTS + PAGE * SPLIT_HEADS * 2; // bytes while pages are read
-
-    // Fresh queries are made ready where the last tile of the ring will lie: as rows of a tile, and
-    // behind them what each warp rotates.
-    static constexpr u32 COLUMNS = DIM > WARP ? DIM / WARP : 1; // of a head, each lane
-    static constexpr u32 QUERIES = FIRST * Tile<DIM>::BYTES;
-    static constexpr u32 HELD = QUERIES + SPLIT_HEADS * Tile<DIM>::ROW;
-    static_assert(HELD + SPLIT_THREADS * COLUMNS * 4 <= WEIGHTS, "they are smaller than a tile");
-
-    // While runs are joined: how each is weighed, and behind that as many parts of runs as fit.
-    static constexpr u32 WEIGHED = SPLIT_HEADS * RUNS_MAX * 16, PART = SPLIT_THREADS * 16;
-    static constexpr u32 STEP = 4; // runs that are copied together
-    static constexpr u32 FIT = PAGES > WEIGHED ? (PAGES - WEIGHED) / (STEP * PART) : 0;
-    static constexpr u32 SLOTS = (FIT > 2 ? FIT : 2) * STEP;
-    static constexpr u32 JOIN = WEIGHED + SLOTS * PART;
-    static constexpr u32 SHARED = PAGES > JOIN ? PAGES : JOIN;
-};
-
-// A launch: so many rows, whose runs about `ctas` CTAs share for each part of the heads: as many as
-// run at a time.
-struct Cut {
-    u32 rows, ctas;
-};
-
-// What a row sees: keys up to position `last`, in runs of `length` pages.
-struct Seen {
-    u32 pages, length, runs;
-
-    __device__ __forceinline__ explicit Seen(u32 last) {
-        pages = last / PAGE + 1;
-        length = run_pages(pages), runs = (pages + length - 1) / length;
-    }
-};
-
-// The row of a CTA, and its part in it: the `nth` of `ctas` that share the row's runs.
-struct Share {
-    u32 of;   // which of the launch's rows
-    u32 row;  // of the round
-    u32 last; // the row's position, which is its last key's
-    u32 nth, ctas, runs;
-
-    Share() = default;
-
-    __device__ __forceinline__ Share(const Queries& in, const Cut& cut) {
-        if (cut.rows == 1) {
-            of = 0, nth = blockIdx.x, ctas = gridDim.x;
-        } else {
-            seek(in, cut);
-        }
-        if (is_none(cut)) return;
-        last = last_of(in, of, row);
-        runs = Seen(last).runs, ctas = min(ctas, runs);
-    }
-
-    // Whether there is nothing to do.
-    __device__ __forceinline__ bool is_none(const Cut& cut) const {
-        return of == cut.rows || nth >= ctas;
-    }
-
-    // Where all rows are cut, as is usual, a row is its own tile: nothing waits for `tiles`.
-    static __device__ __forceinline__ u32 last_of(const Queries& in, u32 of, u32& row) {
-        row = in.tiles[2 * of];
-        const u32 last = in.positions[of];
-        return row == of ? last : in.positions[row];
-    }
-
-    // Shares CTAs out by the runs of rows, one to each at least; `of` is past the last row where
-    // this CTA is left over.
-    __device__ __forceinline__ void seek(const Queries& in, const Cut& cut) {
-        const u32 lane = threadIdx.x % WARP;
-        auto runs_of = [&](u32 i) {
-            u32 row;
-            return i < cut.rows ? Seen(last_of(in, i, row)).runs : 0;
-        };
-        u32 all = 0;
-#pragma unroll 1
-        for (u32 i = lane; i - lane < cut.rows; i += WARP) all += runs_of(i);
-        all = __reduce_add_sync(ALL_LANES, all);
-        u32 before = 0;
-#pragma unroll 1
-        for (u32 i = lane; i - lane < cut.rows; i += WARP) {
-            const u32 runs = runs_of(i), share = min(max(cut.ctas * runs / all, 1u), runs);
-            u32 end = before + share;
-#pragma unroll
-            for (int step = 1; step < WARP; step *= 2) {
-                const u32 other = __shfl_up_sync(ALL_LANES, end - before, step);
-                if (lane >= step) end += other;
-            }
-            const u32 found = __ballot_sync(ALL_LANES, blockIdx.x < end);
-            if (found) {
-                const u32 at = __ffs(found) - 1;
-                of = i - lane + at;
-                ctas = __shfl_sync(ALL_LANES, share, at);
-                nth = blockIdx.x - (__shfl_sync(ALL_LANES, end, at) - ctas);
-                return;
-            }
-            before = __shfl_sync(ALL_LANES, end, WARP - 1);
-        }
-        of = cut.rows;
-    }
-};
-
-// The pages of a CTA: [from, to) of those that its row sees, in runs of `length`. How runs are
-// reduced and joined does not depend on who does them.
-struct Runs {
-    u32 last, from, to, length;
-    const u32* table;
-
-    __device__ __forceinline__ Runs(const Queries& in, const Pool& pool, const Share& share) {
-        const Seen seen(share.last);
-        last = share.last, length = seen.length;
-        from = share.nth * seen.runs / share.ctas * length;
-        to = min((share.nth + 1) * seen.runs / share.ctas * length, seen.pages);
-        table = pool.tables + (u64)in.lanes[share.row] * pool.stride;
-    }
-
-    // Whether the row's own slot is in the last of these pages.
-    __device__ __forceinline__ bool end_row() const { return to == last / PAGE + 1; }
-};
-
-// The heads of a CTA: `count` of the `group` that share a KV head, from `first` of them on.
-struct Heads {
-    u32 group, chunks, kv, first, count;
-
-    __device__ __forceinline__ Heads(const Queries& in, const Pool& pool) {
-        group = in.heads / pool.kv_heads;
-        chunks = (group + SPLIT_HEADS - 1) / SPLIT_HEADS;
-        kv = blockIdx.y / chunks, first = blockIdx.y % chunks * SPLIT_HEADS;
-        count = min(group - first, (u32)SPLIT_HEADS);
-    }
-};
-
 // The pages of a CTA on their way to a ring: tile 2 i has the keys of page i, tile 2 i + 1 its
 // values.
 template <int DIM>
@@ -185,107 +36,6 @@ struct Pages {
         copies_end_group();
     }
 };
-
-// Counts the CTA, whose threads have met before and meet after, and returns how many were there.
-// What they wrote is visible to the CTA that sees the count.
-__device__ __forceinline__ u32 count_arrival(u32* arrived) {
-    u32 before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                 : "=r"(before) : "l"(arrived) : "memory");
-    return before;
-}
-
-// What other CTAs wrote, after their arrival.
-__device__ __forceinline__ float2 load_two(const float* from) {
-    float2 v;
-    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
-    return v;
-}
-
-// How the runs of a head are joined, by a warp: for each what is kept of those before it, what is
-// taken of it, and its sum. pairs: largest and sum [runs, 2].
-__device__ __forceinline__ void weigh_runs(float4* weighed, const float* pairs, u32 runs) {
-    const u32 lane = threadIdx.x % WARP;
-    float before = MINUS_INFINITY;
-#pragma unroll 1
-    for (u32 run = lane; run - lane < runs; run += WARP) {
-        float2 pair = make_float2(MINUS_INFINITY, 0.0f);
-        if (run < runs) pair = load_two(pairs + 2 * run);
-        float largest = fmaxf(pair.x, before);
-#pragma unroll
-        for (int step = 1; step < WARP; step *= 2) {
-            const float other = __shfl_up_sync(ALL_LANES, largest, step);
-            if (lane >= step) largest = fmaxf(largest, other);
-        }
-        const float left = __shfl_up_sync(ALL_LANES, largest, 1);
-        float joined, keep, take;
-        join_weights(lane == 0 ? before : left, pair.x, joined, keep, take);
-        weighed[run] = make_float4(keep, take, pair.y, 0.0f);
-        before = __shfl_sync(ALL_LANES, largest, WARP - 1);
-    }
-}
-
-// Joins the runs of a row for `heads` heads from `head` on, by what `attend_split` left at `from`.
-// It happens once, by one CTA: short code counts, as its instructions come from afar, and so do
-// values that are on their way early. Each thread copies what it joins itself.
-template <int DIM>
-__device__ __forceinline__ void join_runs(const Queries& in, const float* from, u8* shared,
-                                          u32 row, u32 head, u32 heads, u32 runs, u32 head_dim) {
-    using S = Split<DIM>;
-    constexpr u32 STEP = S::STEP, AHEAD = S::SLOTS - STEP; // of runs
-    float4* weighed = (float4*)shared;                     // [SPLIT_HEADS, RUNS_MAX]
-    const u8* parts = shared + S::WEIGHED + threadIdx.x * 16; // [SLOTS, SPLIT_THREADS] of 16 bytes
-    const u32 wide = RUNS_MAX * (head_dim + 2), pieces = head_dim / 4;
-    u32 to; // place of the next runs to be copied
-    auto copy = [&](u32 at, u32 first) {
-        const float* values = from + (u64)(at / pieces) * wide + first * head_dim + at % pieces * 4;
-#pragma unroll
-        for (int n = 0; n < STEP; n++) {
-            if (first + n >= runs) break;
-            copy_async(shared_address(parts) + to + n * S::PART, values + n * head_dim, 16);
-        }
-        copies_end_group();
-        to = to + STEP * S::PART == S::SLOTS * S::PART ? 0 : to + STEP * S::PART;
-    };
-    auto copy_first = [&](u32 at) {
-        to = 0;
-#pragma unroll 1
-        for (u32 first = 0; first < AHEAD; first += STEP) copy(at, first);
-    };
-    if (threadIdx.x < heads * pieces) copy_first(threadIdx.x);
-    for (u32 i = threadIdx.x / WARP; i < heads; i += SPLIT_WARPS) {
-        weigh_runs(weighed + i * RUNS_MAX, from + (u64)i * wide + RUNS_MAX * head_dim, runs);
-    }
-    __syncthreads();
-    for (u32 at = threadIdx.x; at < heads * pieces; at += SPLIT_THREADS) {
-        if (at != threadIdx.x) copy_first(at);
-        const float4* by = weighed + at / pieces * RUNS_MAX;
-        float sum = 0.0f, total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        u32 taken = 0;
-#pragma unroll 1
-        for (u32 first = 0; first < runs; first += STEP) {
-            copy(at, first + AHEAD);
-            copies_wait<AHEAD / STEP>();
-#pragma unroll
-            for (int n = 0; n < STEP; n++) {
-                if (first + n >= runs) break;
-                const float4 w = by[first + n]; // keep, take, sum
-                const float4 part = *(const float4*)(parts + taken + n * S::PART);
-                sum = __fmaf_rn(w.z, w.y, __fmul_rn(sum, w.x));
-                total[0] = __fmaf_rn(part.x, w.y, __fmul_rn(total[0], w.x));
-                total[1] = __fmaf_rn(part.y, w.y, __fmul_rn(total[1], w.x));
-                total[2] = __fmaf_rn(part.z, w.y, __fmul_rn(total[2], w.x));
-                total[3] = __fmaf_rn(part.w, w.y, __fmul_rn(total[3], w.x));
-            }
-            taken = taken + STEP * S::PART == S::SLOTS * S::PART ? 0 : taken + STEP * S::PART;
-        }
-        const u32 place = head * head_dim + at * 4, width = in.heads * head_dim;
-        put_two(in, row, place, width, __fdiv_rn(total[0], sum), __fdiv_rn(total[1], sum));
-        put_two(in, row, place + 2, width, __fdiv_rn(total[2], sum), __fdiv_rn(total[3], sum));
-    }
-    __syncthreads();
-}
 
 // Where a CTA puts the key and the value of its row.
 struct OwnSlot {
@@ -397,15 +147,9 @@ struct Reduced {
         }
 #pragma unroll
         for (int step = 0; step < 4; step++) {
-            const uint4 a = weights[step * WARP + threadIdx.x % WARP];
-            mma(sum, a.x, a.y, a.z, a.w, ONES, ONES);
-#pragma unroll
-            for (int n = 0; n < S::TILES; n += 2) {
-                u32 b[4];
-                load_transposed(b, T::values_at(tile, step, first + n * 8));
-                mma(values[n], a.x, a.y, a.z, a.w, b[0], b[1]);
-                mma(values[n + 1], a.x, a.y, a.z, a.w, b[2], b[3]);
-            }
+            const uint4 v = weights[step * WARP + threadIdx.x % WARP];
+            const u32 a[4] = {v.x, v.y, v.z, v.w};
+            add_values<DIM>(values, sum, a, tile, step, first);
         }
     }
 
@@ -456,19 +200,10 @@ __device__ __forceinline__ void score_page(float (&score)[Split<DIM>::KEYS / 8][
     constexpr u32 KEYS = Split<DIM>::KEYS;
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const u32 quad = lane / 4, two = lane % 4 * 2; // row and column of a fragment
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) score[n][c] = 0.0f;
+    clear(score);
 #pragma unroll
     for (int step = 0; step < DIM / 16; step++) {
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n += 2) {
-            u32 b[4];
-            load_matrices(b, Tile<DIM>::keys_at(tile, warp * KEYS + n * 8, step));
-            mma(score[n], q[step][0], q[step][1], q[step][2], q[step][3], b[0], b[1]);
-            mma(score[n + 1], q[step][0], q[step][1], q[step][2], q[step][3], b[2], b[3]);
-        }
+        add_scores<DIM>(score, q[step], tile, warp * KEYS, step);
     }
     float largest[2] = {MINUS_INFINITY, MINUS_INFINITY};
 #pragma unroll
@@ -541,20 +276,6 @@ __device__ __forceinline__ void load_queries(u32 (&q)[DIM / 16][4], const Querie
     for (int step = 0; step < DIM / 16; step++) {
         load_matrices(q[step], Tile<DIM>::values_at(ready, 0, step * 16));
     }
-}
-
-// Counts a CTA of runs; true for the last one of a row and KV head, in all of its threads.
-__device__ __forceinline__ bool is_last_run(const Queries& in, const Pool& pool, const Share& share,
-                                            const Heads& heads) {
-    __shared__ u32 is_last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        u32* arrived = in.arrived + share.of * pool.kv_heads + heads.kv;
-        is_last = count_arrival(arrived) + 1 == share.ctas * heads.chunks;
-        if (is_last) *arrived = 0;
-    }
-    __syncthreads();
-    return is_last;
 }
 
 // Runs of one row, for up to 16 heads of one KV head; the last CTA of the row and KV head joins.

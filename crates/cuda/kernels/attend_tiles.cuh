@@ -1,15 +1,17 @@
-// Attention on tensor cores, prefill: a tile of queries over all their pages.
+// Attention on tensor cores, prefill: what a CTA takes, and how a warp sums its queries. Who loads
+// pages and multiplies, and when, is one of `attend_whole.cuh`, `attend_pair.cuh` and
+// `attend_hopper.cuh`, by card and width.
 
 // A tile of at most `most` queries of one KV head. Grid: tiles, kv_heads * ceil(group / most). The
 // deepest tiles of all heads go first, so that the last CTAs are short ones.
-struct TileOf {
+struct QueryTile {
     u32 head_dim, first_row, rows, heads, queries; // heads of a row
     u32 kv_head, head;                             // head: the first one
     u32 last, pages;                               // position of the last row, pages that it sees
     const u32* table;
     bool ends_row; // has the last head
 
-    __device__ __forceinline__ TileOf(const Queries& in, const Pool& pool, u32 most) {
+    __device__ __forceinline__ QueryTile(const Queries& in, const Pool& pool, u32 most) {
         head_dim = pool.head_dim;
         const u32 group = in.heads / pool.kv_heads, chunks = (group + most - 1) / most;
         const u32 nth = blockIdx.y * gridDim.x + blockIdx.x, chunk = nth % gridDim.y;
@@ -29,6 +31,32 @@ struct TileOf {
     }
 };
 
+// Zeros behind the rows of a tile.
+__device__ __forceinline__ void pad_tile(const Queries& in, const QueryTile& tile, u32 threads) {
+    for (u32 i = 0; i < tile.rows; i++) {
+        pad_encoded(in.to, tile.first_row + i, threadIdx.x, threads);
+    }
+}
+
+// Where the two queries of a thread are, `query` and 8 more: rows lane / 4 and lane / 4 + 8 of its
+// warp's fragment.
+struct QueryRows {
+    const float *q0, *q1;
+    bool real0, real1;
+    u32 head_dim;
+    float scale;
+
+    __device__ __forceinline__ QueryRows(const Queries& in, const QueryTile& tile, u32 query) {
+        real0 = query < tile.queries, real1 = query + 8 < tile.queries;
+        q0 = tile.query_at(in, query), q1 = tile.query_at(in, query + 8);
+        head_dim = tile.head_dim, scale = in.scale;
+    }
+
+    __device__ __forceinline__ void load(u32 (&a)[4], u32 step) const {
+        query_step(a, q0, real0, q1, real1, step, head_dim, scale);
+    }
+};
+
 // The two queries of a thread, rows lane / 4 and lane / 4 + 8 of its warp's fragment, and what of
 // them is summed: N tiles of 8 columns.
 template <int N>
@@ -37,7 +65,7 @@ struct Summed {
     float top[2], run_top[2], sum[4], values[N][4]; // run_top: of the run that ends
     float total_top[2], total_sum[2], total[N][4];
 
-    __device__ __forceinline__ Summed(const Queries& in, const TileOf& tile, u32 first_query) {
+    __device__ __forceinline__ Summed(const Queries& in, const QueryTile& tile, u32 first_query) {
         const u32 query = first_query + threadIdx.x % WARP / 4;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -137,7 +165,7 @@ struct Summed {
     }
 
     // Divides and stores the results.
-    __device__ __forceinline__ void put(const Queries& in, const TileOf& tile, u32 first_query,
+    __device__ __forceinline__ void put(const Queries& in, const QueryTile& tile, u32 first_query,
                                         u32 first_col) {
         const u32 query = first_query + threadIdx.x % WARP / 4;
 #pragma unroll
@@ -175,7 +203,7 @@ private:
         }
     }
 
-    __device__ __forceinline__ void put_pairs(const Queries& in, const TileOf& tile, u32 row,
+    __device__ __forceinline__ void put_pairs(const Queries& in, const QueryTile& tile, u32 row,
                                               u32 head_at, u32 first_col, int r) const {
 #pragma unroll
         for (int n = 0; n < N; n++) {
@@ -184,152 +212,5 @@ private:
             put_two(in, row, head_at + col, in.heads * tile.head_dim, total[n][2 * r],
                     total[n][2 * r + 1]);
         }
-    }
-};
-
-template <int DIM>
-struct Whole {
-    static constexpr u32 THREADS = 256;
-    static constexpr u32 SHARES = DIM > 128 ? 2 : 1; // warps that share the columns of a query
-    static constexpr u32 GROUPS = THREADS / WARP / SHARES; // of 16 queries
-    static constexpr u32 QUERIES = 16 * GROUPS;
-    static constexpr u32 RING = DIM > 128 ? 1 : 2; // pages in shared memory
-    static constexpr u32 TILES = DIM / 8 / SHARES; // of 8 columns of a warp
-    static constexpr bool Q_SHARED = DIM > 128;    // else in registers
-    static constexpr u32 Q_AT = RING * 2 * Tile<DIM>::BYTES;
-    static constexpr u32 SHARED = Q_AT + (Q_SHARED ? QUERIES * DIM * 2 : 0);
-};
-
-// A tile of queries over all their pages.
-template <int DIM>
-__device__ __forceinline__ void attend_tiles(const Queries& in, const Pool& pool) {
-    using S = Whole<DIM>;
-    using T = Tile<DIM>;
-    constexpr u32 STEPS = DIM / 16;
-    extern __shared__ __align__(128) u8 tiles[];
-
-    depend_go();
-    depend_wait();
-    const TileOf of(in, pool, S::QUERIES);
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, pages = of.pages;
-    const u32 share = warp / S::GROUPS, first_col = share * S::TILES * 8;
-    const u32 ring = shared_address(tiles);
-    Summed<S::TILES> summed(in, of, warp % S::GROUPS * 16);
-    const u32 highest =
-        __reduce_max_sync(ALL_LANES, max(summed.position[0], summed.position[1]));
-
-    auto copy = [&](u32 page, u32 id, u64 part, u32 to) {
-        const u16* from = (const u16*)pool.keys + (u64)id * pool.page_values
-            + (u64)of.kv_head * PAGE * of.head_dim + part;
-        const u32 held = min((u32)PAGE, of.last + 1 - page * PAGE);
-        T::template copy<S::THREADS>(to, from, of.head_dim, held);
-    };
-    auto keys_tile = [&](u32 page) { return ring + page % S::RING * 2 * T::BYTES; };
-    u32 id = of.table[0], next_id = of.table[min(1u, pages - 1)];
-    copy(0, id, 0, keys_tile(0));
-    if (S::RING > 1) copy(0, id, pool.values_at, keys_tile(0) + T::BYTES);
-    copies_end_group();
-
-    u32 q[S::Q_SHARED ? 1 : STEPS][4];
-    uint4* q_shared = (uint4*)(tiles + S::Q_AT) + warp % S::GROUPS * STEPS * WARP + lane;
-    const u32 query = warp % S::GROUPS * 16 + lane / 4;
-    const bool real0 = query < of.queries, real1 = query + 8 < of.queries;
-    const float *q0 = of.query_at(in, query), *q1 = of.query_at(in, query + 8);
-    if (S::Q_SHARED) {
-        for (u32 step = share; step < STEPS; step += S::SHARES) {
-            query_step(q[0], q0, real0, q1, real1, step, of.head_dim, in.scale);
-            q_shared[step * WARP] = make_uint4(q[0][0], q[0][1], q[0][2], q[0][3]);
-        }
-    } else {
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            query_step(q[S::Q_SHARED ? 0 : step], q0, real0, q1, real1, step, of.head_dim,
-                       in.scale);
-        }
-    }
-
-    for (u32 page = 0; page < pages; page++) {
-        const bool mine = page * PAGE <= highest;
-        const u32 tile = keys_tile(page);
-        copies_wait<0>();
-        __syncthreads();
-        if (S::RING > 1) {
-            if (page + 1 < pages) {
-                copy(page + 1, next_id, 0, keys_tile(page + 1));
-                copy(page + 1, next_id, pool.values_at, keys_tile(page + 1) + T::BYTES);
-            }
-        } else {
-            copy(page, id, pool.values_at, tile + T::BYTES);
-            id = next_id;
-        }
-        copies_end_group();
-
-        float score[8][4];
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) score[n][c] = 0.0f;
-        if (mine) {
-#pragma unroll
-            for (int step = 0; step < STEPS; step++) {
-                u32 a[4];
-                if (S::Q_SHARED) {
-                    const uint4 v = q_shared[step * WARP];
-                    a[0] = v.x, a[1] = v.y, a[2] = v.z, a[3] = v.w;
-                } else {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) a[i] = q[S::Q_SHARED ? 0 : step][i];
-                }
-#pragma unroll
-                for (int n = 0; n < 8; n += 2) {
-                    u32 b[4];
-                    load_matrices(b, T::keys_at(tile, n * 8, step));
-                    mma(score[n], a[0], a[1], a[2], a[3], b[0], b[1]);
-                    mma(score[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
-                }
-            }
-        }
-        if (S::RING == 1) {
-            copies_wait<0>();
-            __syncthreads();
-            if (page + 1 < pages) copy(page + 1, id, 0, tile);
-            copies_end_group();
-        }
-        next_id = of.table[min(page + 2, pages - 1)];
-        if (!mine) continue;
-
-        float against[2], keep[2];
-        summed.follow(score, page, against, keep);
-        summed.shrink(keep);
-#pragma unroll
-        for (int step = 0; step < 4; step++) {
-            u32 a[4];
-            summed.weigh(a, score, step, against);
-            mma(summed.sum, a[0], a[1], a[2], a[3], ONES, ONES);
-#pragma unroll
-            for (int n = 0; n < S::TILES; n += 2) {
-                u32 b[4];
-                load_transposed(b, T::values_at(tile + T::BYTES, step, first_col + n * 8));
-                mma(summed.values[n], a[0], a[1], a[2], a[3], b[0], b[1]);
-                mma(summed.values[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
-            }
-        }
-        summed.leave(page + 1);
-        summed.join(page + 1);
-    }
-
-    summed.put(in, of, warp % S::GROUPS * 16, first_col);
-    if (in.to.hi && of.ends_row) {
-        for (u32 i = 0; i < of.rows; i++) {
-            pad_encoded(in.to, of.first_row + i, threadIdx.x, S::THREADS);
-        }
-    }
-}
-
-// How tiles are met, by width.
-template <int DIM>
-struct Met : Whole<DIM> {
-    static __device__ __forceinline__ void attend(const Queries& in, const Pool& pool) {
-        attend_tiles<DIM>(in, pool);
     }
 };

@@ -2,6 +2,7 @@
 // bf16 or f32, and WIDTH, the width of a head rounded up to a power of two.
 
 #include "common.cuh"
+#include "encoded.cuh"
 #include "attention.cuh"
 #include "attention_scalar.cuh"
 

@@ -3,8 +3,8 @@
 // A query (a row and a head) meets its keys page by page in position order. Runs of pages are
 // reduced each on its own (largest score, sum of weights, weighted values) and joined in order; how
 // many pages a run has depends on the position of the row alone. A CTA does all runs of a tile of
-// queries in turn (prefill), or one run of one row (decode), and the runs are joined after: same
-// bits. Two arithmetics, each with both routes:
+// queries in turn (prefill), or some runs of one row (decode), which are joined after: same bits.
+// Two arithmetics, each with both routes:
 //
 // `attention_*`: scalar, f32, over a pool of bf16 or f32.
 //
@@ -21,7 +21,7 @@
 // crosses no threads.
 
 #define PAGE 64
-#define CTA 128
+#define CTA 128 // threads, of attention in scalars
 #define RUNS_MAX 64
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
@@ -30,11 +30,13 @@ __device__ __forceinline__ u32 run_pages(u32 pages) {
     return pages <= 64 ? 2 : (pages + 255) / 256 * 4;
 }
 
+// A layer's part of the pool. Pages: [layers, 2 (keys, values), kv_heads, PAGE, head_dim]; all
+// distances are in stored values.
 struct Pool {
-    const void* keys; // of the layer, first page
-    u64 page_values;  // from one page to the next
-    u64 values_at;    // from a head's keys to its values
-    const u32* tables;
+    const void* keys;  // of the layer, in page 0
+    u64 page_values;   // from one page to the next
+    u64 values_at;     // from a head's keys to its values
+    const u32* tables; // block tables [lanes_max, stride]: page ids in order
     u32 stride;
     u32 kv_heads;
     u32 head_dim;
@@ -42,10 +44,10 @@ struct Pool {
 
 struct Queries {
     const float* q; // [rows, heads * head_dim]
-    float* o;
-    const u32* positions;
-    const u32* lanes;
-    const u32* tiles; // first row and rows of each
+    float* o;       // as q
+    const u32* positions; // [rows]
+    const u32* lanes;     // [rows]
+    const u32* tiles;     // of this launch: first row and rows of each
     u32 heads;
     float scale;     // of scores, in powers of two
     Encoded to;      // [rows, heads * head_dim]; `o` is unused where it has an address

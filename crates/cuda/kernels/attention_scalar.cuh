@@ -53,200 +53,276 @@ __device__ __forceinline__ void dot_eight(float (&score)[N], const T* k, const f
 __device__ __forceinline__ float value_of(u16 bits) { return bf16_value(bits); }
 __device__ __forceinline__ float value_of(float value) { return value; }
 
-// A tile of QT queries of one KV head. DIM: head_dim, rounded up to a power of two.
-// Shared: q [QT, head_dim], scores [QT, 64], tile of 64 rows.
-template <typename T, int DIM, int QT, bool SPLIT>
-__device__ __forceinline__ void attention(const Queries& in, const Pool& pool, float* partials) {
-    constexpr u32 COLS = DIM > CTA ? DIM / CTA : 1;         // columns of a thread
-    constexpr u32 PARTS = DIM > CTA ? 1 : CTA / DIM;        // threads that share a column
-    constexpr u32 MINE = QT > PARTS ? QT / PARTS : 1;       // queries of a thread
-    extern __shared__ float shared[];
-    __shared__ float largest_of[QT], sum_of[QT], scale_by[QT], total_largest[QT], total_sum[QT];
-    __shared__ float keep_by[QT], take_by[QT];
-    __shared__ u32 fold[QT];
+// A tile of QT queries of one KV head: what a CTA takes.
+template <int QT, bool SPLIT>
+struct ScalarTile {
+    u32 head_dim, width;             // of a head, of a row
+    u32 first_row, rows, kv_head;
+    u32 first_head, heads, queries;  // heads: of a row, from first_head on
+    u32 last, from, to;              // position of the last row; pages
 
-    depend_go();
-    depend_wait();
-    const u32 head_dim = pool.head_dim, group = in.heads / pool.kv_heads;
-    const u32 chunks = (group + QT - 1) / QT;
-    const u32 kv_head = blockIdx.y / chunks, first_head = blockIdx.y % chunks * QT;
-    const u32 first_row = in.tiles[2 * blockIdx.x], rows = in.tiles[2 * blockIdx.x + 1];
-    const u32 heads = min(group - first_head, (u32)QT);  // of a row, in this CTA
-    const u32 queries = min(rows * heads, (u32)QT);
-    const u32 last = in.positions[first_row + rows - 1];
-    const u32 pages = last / PAGE + 1;
-    u32 from = 0, to = pages;
-    if (SPLIT) {
-        const u32 length = run_pages(pages);
-        from = blockIdx.z * length;
-        if (from >= pages) return;
-        to = min(from + length, pages);
+    __device__ __forceinline__ ScalarTile(const Queries& in, const Pool& pool) {
+        head_dim = pool.head_dim, width = in.heads * head_dim;
+        const u32 group = in.heads / pool.kv_heads, chunks = (group + QT - 1) / QT;
+        kv_head = blockIdx.y / chunks;
+        const u32 of_group = blockIdx.y % chunks * QT;
+        first_head = kv_head * group + of_group;
+        first_row = in.tiles[2 * blockIdx.x], rows = in.tiles[2 * blockIdx.x + 1];
+        heads = min(group - of_group, (u32)QT), queries = min(rows * heads, (u32)QT);
+        last = in.positions[first_row + rows - 1];
+        const u32 pages = last / PAGE + 1;
+        from = 0, to = pages;
+        if (SPLIT) {
+            const u32 length = run_pages(pages);
+            from = blockIdx.z * length, to = min(from + length, pages);
+        }
     }
 
-    float* q = shared;
-    float* scores = q + QT * head_dim;
-    T* tile = (T*)(scores + QT * PAGE);
-    const u32 stride = row_values<T>(head_dim);
-    const u32 width = in.heads * head_dim;
-    auto head_of = [&](u32 query) { return kv_head * group + first_head + query % heads; };
-    auto row_of = [&](u32 query) { return first_row + query / heads; };
+    __device__ __forceinline__ u32 head_of(u32 query) const { return first_head + query % heads; }
+    __device__ __forceinline__ u32 row_of(u32 query) const { return first_row + query / heads; }
+};
 
-    for (u32 i = threadIdx.x; i < QT * head_dim; i += CTA) {
-        const u32 query = i / head_dim, at = i % head_dim;
-        const bool real = query < queries;
-        const u64 place = real ? (u64)row_of(query) * width + head_of(query) * head_dim + at : 0;
+// What the threads of a CTA tell each other of its queries. A split joins no runs.
+template <int QT, bool SPLIT>
+struct OfQueries {
+    static constexpr int JOINED = SPLIT ? 1 : QT;
+    float largest[QT], sum[QT];                     // of the run under way
+    float scale[QT];                                // what it shrinks by for this page
+    float total_largest[JOINED], total_sum[JOINED]; // of the runs joined before
+    float keep[JOINED], take[JOINED];               // how this page's run is joined to them
+    u32 ends[JOINED];                               // whether it is
+
+    __device__ __forceinline__ void clear() {
+        if (threadIdx.x < QT) largest[threadIdx.x] = MINUS_INFINITY, sum[threadIdx.x] = 0.0f;
+        if (threadIdx.x >= JOINED) return;
+        total_largest[threadIdx.x] = MINUS_INFINITY, total_sum[threadIdx.x] = 0.0f;
+        ends[threadIdx.x] = 0;
+    }
+
+    // Joins the run of a query, whose weights have the sum `weights`.
+    __device__ __forceinline__ void join(u32 query, float run_largest, float weights) {
+        float joined, keep_by, take_by;
+        join_weights(total_largest[query], run_largest, joined, keep_by, take_by);
+        const float old = __fmul_rn(total_sum[query], keep_by);
+        total_sum[query] = __fmaf_rn(weights, take_by, old);
+        total_largest[query] = joined, keep[query] = keep_by, take[query] = take_by;
+        largest[query] = MINUS_INFINITY, sum[query] = 0.0f;
+    }
+};
+
+// Queries of a tile, scaled: q [QT, head_dim]; zeros where there is none.
+template <int QT, bool SPLIT>
+__device__ __forceinline__ void load_queries(float* q, const Queries& in,
+                                             const ScalarTile<QT, SPLIT>& of) {
+    for (u32 i = threadIdx.x; i < QT * of.head_dim; i += CTA) {
+        const u32 query = i / of.head_dim, at = i % of.head_dim;
+        const bool real = query < of.queries;
+        const u64 place =
+            real ? (u64)of.row_of(query) * of.width + of.head_of(query) * of.head_dim + at : 0;
         q[i] = real ? __fmul_rn(in.q[place], in.scale) : 0.0f;
     }
-    if (threadIdx.x < QT) {
-        largest_of[threadIdx.x] = total_largest[threadIdx.x] = MINUS_INFINITY;
-        sum_of[threadIdx.x] = total_sum[threadIdx.x] = 0.0f;
-        fold[threadIdx.x] = 0;
+}
+
+// Scores of a page: a thread has one key and half of the queries. scores [QT, 64].
+template <typename T, int QT, bool SPLIT>
+__device__ __forceinline__ void score_page(float* scores, const T* tile, const float* q,
+                                           const Queries& in, const ScalarTile<QT, SPLIT>& of,
+                                           u32 page) {
+    const u32 key = threadIdx.x % PAGE, base = threadIdx.x / PAGE * (QT / 2);
+    const u32 head_dim = of.head_dim, stride = row_values<T>(head_dim);
+    float score[QT / 2];
+#pragma unroll
+    for (int n = 0; n < QT / 2; n++) score[n] = 0.0f;
+    if (base < of.queries) {
+        for (u32 i = 0; i < head_dim; i += 8) {
+            dot_eight<T, QT / 2>(score, tile + key * stride + i, q + base * head_dim + i,
+                                 head_dim);
+        }
     }
-    const u32 part = DIM > CTA ? 0 : threadIdx.x / DIM;
-    const u32 col = DIM > CTA ? threadIdx.x : threadIdx.x % DIM;
-    const u32 mine = part * MINE; // first query of this thread
-    float run[MINE][COLS], total[MINE][COLS];
 #pragma unroll
-    for (int n = 0; n < MINE; n++)
-#pragma unroll
-        for (int c = 0; c < COLS; c++) run[n][c] = total[n][c] = 0.0f;
+    for (int n = 0; n < QT / 2; n++) {
+        const u32 query = base + n;
+        const bool seen = query < of.queries
+            && page * PAGE + key <= in.positions[of.row_of(query)];
+        scores[query * PAGE + key] = seen ? score[n] : MINUS_INFINITY;
+    }
+}
 
-    const u32* table = pool.tables + (u64)in.lanes[first_row] * pool.stride;
+// Weights of a page in place of its scores: a warp has every fourth query.
+template <int QT, bool SPLIT>
+__device__ __forceinline__ void weigh_page(float* scores, OfQueries<QT, SPLIT>& all,
+                                           const Queries& in, const ScalarTile<QT, SPLIT>& of,
+                                           u32 page) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    for (u32 page = from; page < to; page++) {
-        const T* keys = (const T*)pool.keys + (u64)table[page] * pool.page_values
-            + (u64)kv_head * PAGE * head_dim;
-        const u32 held = min((u32)PAGE, last + 1 - page * PAGE);
-        __syncthreads();
-        load_page(tile, keys, head_dim, held);
-        __syncthreads();
-
-        // Scores: a thread has one key and half of the queries.
-        {
-            const u32 key = threadIdx.x % PAGE, base = threadIdx.x / PAGE * (QT / 2);
-            float score[QT / 2];
-#pragma unroll
-            for (int n = 0; n < QT / 2; n++) score[n] = 0.0f;
-            if (base < queries) {
-                for (u32 i = 0; i < head_dim; i += 8) {
-                    dot_eight<T, QT / 2>(score, tile + key * stride + i, q + base * head_dim + i,
-                                         head_dim);
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < QT / 2; n++) {
-                const u32 query = base + n;
-                const bool seen = query < queries
-                    && page * PAGE + key <= in.positions[row_of(query)];
-                scores[query * PAGE + key] = seen ? score[n] : MINUS_INFINITY;
-            }
+    for (u32 query = warp; query < of.queries; query += CTA / WARP) {
+        float* row = scores + query * PAGE;
+        const float a = row[lane], b = row[lane + WARP];
+        const float before = all.largest[query];
+        const float largest = fmaxf(before, warp_max(fmaxf(a, b)));
+        const bool any = largest > MINUS_INFINITY;
+        const float x = any ? exp2_fast(__fsub_rn(a, largest)) : 0.0f;
+        const float y = any ? exp2_fast(__fsub_rn(b, largest)) : 0.0f;
+        const float scale = any ? exp2_fast(__fsub_rn(before, largest)) : 1.0f;
+        const float sum = warp_sum(__fadd_rn(x, y));
+        row[lane] = x;
+        row[lane + WARP] = y;
+        __syncwarp();
+        if (lane == 0) {
+            const float weights = __fmaf_rn(all.sum[query], scale, sum);
+            all.largest[query] = largest, all.sum[query] = weights, all.scale[query] = scale;
+            if (SPLIT) continue;
+            const u32 seen = in.positions[of.row_of(query)] / PAGE + 1;
+            const bool ends = page + 1 == seen || (page + 1) % run_pages(seen) == 0;
+            all.ends[query] = ends && page < seen;
+            if (all.ends[query]) all.join(query, largest, weights);
         }
-        __syncthreads();
-        load_page(tile, keys + pool.values_at, head_dim, held);
+    }
+}
 
-        // Weights: a warp has every fourth query.
-        for (u32 query = warp; query < queries; query += CTA / WARP) {
-            float* row = scores + query * PAGE;
-            const float a = row[lane], b = row[lane + WARP];
-            const float before = largest_of[query];
-            const float largest = fmaxf(before, warp_max(fmaxf(a, b)));
-            const bool any = largest > MINUS_INFINITY;
-            const float x = any ? exp2_fast(__fsub_rn(a, largest)) : 0.0f;
-            const float y = any ? exp2_fast(__fsub_rn(b, largest)) : 0.0f;
-            const float scale = any ? exp2_fast(__fsub_rn(before, largest)) : 1.0f;
-            const float sum = warp_sum(__fadd_rn(x, y));
-            row[lane] = x;
-            row[lane + WARP] = y;
-            __syncwarp();
-            if (lane == 0) {
-                const float weights = __fmaf_rn(sum_of[query], scale, sum);
-                largest_of[query] = largest, sum_of[query] = weights, scale_by[query] = scale;
-                const u32 seen = in.positions[row_of(query)] / PAGE + 1;
-                const bool ends = page + 1 == seen || (page + 1) % run_pages(seen) == 0;
-                fold[query] = !SPLIT && ends && page < seen;
-                if (fold[query]) {
-                    float joined, keep, take;
-                    join_weights(total_largest[query], largest, joined, keep, take);
-                    const float old = __fmul_rn(total_sum[query], keep);
-                    total_sum[query] = __fmaf_rn(weights, take, old);
-                    total_largest[query] = joined, keep_by[query] = keep, take_by[query] = take;
-                    largest_of[query] = MINUS_INFINITY, sum_of[query] = 0.0f;
-                }
-            }
-        }
-        __syncthreads();
+// What a thread sums: COLS columns of MINE queries.
+template <typename T, int DIM, int QT, bool SPLIT>
+struct ScalarSums {
+    static constexpr u32 COLS = DIM > CTA ? DIM / CTA : 1;   // columns of a thread
+    static constexpr u32 PARTS = DIM > CTA ? 1 : CTA / DIM;  // threads that share a column
+    static constexpr u32 MINE = QT > PARTS ? QT / PARTS : 1; // queries of a thread
+    u32 col, mine;                                           // the first of each
+    float run[MINE][COLS], total[MINE][COLS];
 
-        // Values: a thread has COLS columns of MINE queries.
+    __device__ __forceinline__ ScalarSums() {
+        const u32 part = DIM > CTA ? 0 : threadIdx.x / DIM;
+        col = DIM > CTA ? threadIdx.x : threadIdx.x % DIM;
+        mine = part * MINE;
+#pragma unroll
+        for (int n = 0; n < MINE; n++)
+#pragma unroll
+            for (int c = 0; c < COLS; c++) run[n][c] = total[n][c] = 0.0f;
+    }
+
+    __device__ __forceinline__ void shrink(const OfQueries<QT, SPLIT>& all, u32 queries) {
 #pragma unroll
         for (int n = 0; n < MINE; n++) {
             if (mine + n < queries) {
 #pragma unroll
                 for (int c = 0; c < COLS; c++) {
-                    run[n][c] = __fmul_rn(run[n][c], scale_by[mine + n]);
+                    run[n][c] = __fmul_rn(run[n][c], all.scale[mine + n]);
                 }
             }
         }
-        if (col < head_dim && mine < queries) {
-            for (u32 key = 0; key < held; key += 4) {
-                float value[COLS][4];
+    }
+
+    // Adds the first `held` values of a page.
+    __device__ __forceinline__ void add(const T* tile, const float* weights, u32 head_dim,
+                                        u32 stride, u32 held) {
+        u32 at[COLS]; // columns, or some that there are where a thread lacks one
 #pragma unroll
-                for (int c = 0; c < COLS; c++)
+        for (int c = 0; c < COLS; c++) at[c] = col + c * CTA < head_dim ? col + c * CTA : col;
+        for (u32 key = 0; key < held; key += 4) {
+            float value[COLS][4];
 #pragma unroll
-                    for (int k = 0; k < 4; k++) {
-                        const u32 at = col + c * CTA;
-                        value[c][k] = at < head_dim ? value_of(tile[(key + k) * stride + at]) : 0;
-                    }
+            for (int c = 0; c < COLS; c++)
 #pragma unroll
-                for (int n = 0; n < MINE; n++) {
-                    const float4 w = *(const float4*)(scores + (mine + n) * PAGE + key);
-#pragma unroll
-                    for (int c = 0; c < COLS; c++) {
-                        run[n][c] = __fmaf_rn(w.x, value[c][0], run[n][c]);
-                        run[n][c] = __fmaf_rn(w.y, value[c][1], run[n][c]);
-                        run[n][c] = __fmaf_rn(w.z, value[c][2], run[n][c]);
-                        run[n][c] = __fmaf_rn(w.w, value[c][3], run[n][c]);
-                    }
+                for (int k = 0; k < 4; k++) {
+                    value[c][k] = value_of(tile[(key + k) * stride + at[c]]);
                 }
-            }
-        }
-        if (!SPLIT) {
 #pragma unroll
             for (int n = 0; n < MINE; n++) {
-                if (mine + n < queries && fold[mine + n]) {
+                const float4 w = *(const float4*)(weights + (mine + n) * PAGE + key);
 #pragma unroll
-                    for (int c = 0; c < COLS; c++) {
-                        const float old = __fmul_rn(total[n][c], keep_by[mine + n]);
-                        total[n][c] = __fmaf_rn(run[n][c], take_by[mine + n], old);
-                        run[n][c] = 0.0f;
-                    }
+                for (int c = 0; c < COLS; c++) {
+                    run[n][c] = __fmaf_rn(w.x, value[c][0], run[n][c]);
+                    run[n][c] = __fmaf_rn(w.y, value[c][1], run[n][c]);
+                    run[n][c] = __fmaf_rn(w.z, value[c][2], run[n][c]);
+                    run[n][c] = __fmaf_rn(w.w, value[c][3], run[n][c]);
                 }
             }
         }
     }
-    __syncthreads();
 
+    // Joins the runs that this page ends.
+    __device__ __forceinline__ void join(const OfQueries<QT, SPLIT>& all,
+                                         const ScalarTile<QT, SPLIT>& of) {
 #pragma unroll
-    for (int n = 0; n < MINE; n++) {
-        const u32 query = mine + n;
-        if (query >= queries) continue;
+        for (int n = 0; n < MINE; n++) {
+            if (mine + n < of.queries && all.ends[mine + n]) {
 #pragma unroll
-        for (int c = 0; c < COLS; c++) {
-            const u32 at = col + c * CTA;
-            if (at >= head_dim) continue;
-            if (SPLIT) {
-                const u64 place = ((u64)blockIdx.x * in.heads + head_of(query)) * RUNS_MAX
-                    + blockIdx.z;
-                float* to_run = partials + place * (head_dim + 2);
-                to_run[2 + at] = run[n][c];
-                if (at == 0) to_run[0] = largest_of[query], to_run[1] = sum_of[query];
-            } else {
-                put_result(in, row_of(query), head_of(query) * head_dim + at, width,
-                           __fdiv_rn(total[n][c], total_sum[query]));
+                for (int c = 0; c < COLS; c++) {
+                    const float old = __fmul_rn(total[n][c], all.keep[mine + n]);
+                    total[n][c] = __fmaf_rn(run[n][c], all.take[mine + n], old);
+                    run[n][c] = 0.0f;
+                }
             }
         }
     }
-    if (!SPLIT && in.to.hi && head_of(0) + heads == in.heads) {
-        for (u32 i = 0; i < rows; i++) pad_encoded(in.to, first_row + i, threadIdx.x, CTA);
+
+    // The results, or of a split the run, as `attention_join` takes it.
+    __device__ __forceinline__ void put(const OfQueries<QT, SPLIT>& all, const Queries& in,
+                                        const ScalarTile<QT, SPLIT>& of, float* partials) const {
+#pragma unroll
+        for (int n = 0; n < MINE; n++) {
+            const u32 query = mine + n;
+            if (query >= of.queries) continue;
+#pragma unroll
+            for (int c = 0; c < COLS; c++) {
+                const u32 at = col + c * CTA;
+                if (at >= of.head_dim) continue;
+                if (SPLIT) {
+                    const u64 head = (u64)blockIdx.x * in.heads + of.head_of(query);
+                    float* to = partials + (head * RUNS_MAX + blockIdx.z) * (of.head_dim + 2);
+                    to[2 + at] = run[n][c];
+                    if (at == 0) to[0] = all.largest[query], to[1] = all.sum[query];
+                } else {
+                    put_result(in, of.row_of(query), of.head_of(query) * of.head_dim + at,
+                               of.width, __fdiv_rn(total[n][c], all.total_sum[query]));
+                }
+            }
+        }
+    }
+};
+
+// A tile of QT queries of one KV head: over all its pages, or (SPLIT) one run of a row. DIM:
+// head_dim, rounded up to a power of two. Grid: tiles, kv_heads * ceil(group / QT), and of a split
+// as many runs as a row of the launch has at most, else 1. Shared: q [QT, head_dim], scores
+// [QT, 64], tile of 64 rows.
+template <typename T, int DIM, int QT, bool SPLIT>
+__device__ __forceinline__ void attention(const Queries& in, const Pool& pool, float* partials) {
+    extern __shared__ float shared[];
+    __shared__ OfQueries<QT, SPLIT> all;
+
+    depend_go();
+    depend_wait();
+    const ScalarTile<QT, SPLIT> of(in, pool);
+    if (SPLIT && of.from >= of.to) return;
+    const u32 head_dim = of.head_dim;
+    float* q = shared;
+    float* scores = q + QT * head_dim;
+    T* tile = (T*)(scores + QT * PAGE);
+    load_queries(q, in, of);
+    all.clear();
+    ScalarSums<T, DIM, QT, SPLIT> sums;
+
+    const u32* table = pool.tables + (u64)in.lanes[of.first_row] * pool.stride;
+    for (u32 page = of.from; page < of.to; page++) {
+        const T* keys = (const T*)pool.keys + (u64)table[page] * pool.page_values
+            + (u64)of.kv_head * PAGE * head_dim;
+        const u32 held = min((u32)PAGE, of.last + 1 - page * PAGE);
+        __syncthreads();
+        load_page(tile, keys, head_dim, held);
+        __syncthreads();
+        score_page(scores, tile, q, in, of, page);
+        __syncthreads();
+        load_page(tile, keys + pool.values_at, head_dim, held);
+        weigh_page(scores, all, in, of, page);
+        __syncthreads();
+        sums.shrink(all, of.queries);
+        if (sums.col < head_dim && sums.mine < of.queries) {
+            sums.add(tile, scores, head_dim, row_values<T>(head_dim), held);
+        }
+        if (!SPLIT) sums.join(all, of);
+    }
+    __syncthreads();
+    sums.put(all, in, of, partials);
+    if (!SPLIT && in.to.hi && of.head_of(0) + of.heads == in.heads) {
+        for (u32 i = 0; i < of.rows; i++) pad_encoded(in.to, of.first_row + i, threadIdx.x, CTA);
     }
 }
 

@@ -20,16 +20,6 @@
 #define STAGE_BYTES (X_AT + MANY_N * 128)
 #define COPIED (MANY_THREADS * 16) // bytes, by all threads once: a quarter of a block
 
-__device__ __forceinline__ void copy_16(u32 to, const u8* from) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
-                 : "memory");
-}
-
-// Has a line of memory come into the cache.
-__device__ __forceinline__ void prefetch_line(const void* at) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-}
-
 // Without the bytes that `load_block` joins with what else it loads: it would wait for both.
 struct FromMemoryButBytes : FromMemory {
     static __device__ __forceinline__ u32 byte(const u8*) { return 0; }
@@ -88,7 +78,7 @@ struct FeedX {
 
     // Begins to copy quarter `i` of the block to come.
     __device__ __forceinline__ void copy(u32 stage, u32 i) {
-        copy_16(stage + X_AT + i * COPIED + threadIdx.x * 16, from + i * COPIED);
+        copy_async(stage + X_AT + i * COPIED + threadIdx.x * 16, from + i * COPIED);
         if (i == 3) from += 4 * COPIED, block++;
     }
 };
@@ -137,7 +127,7 @@ struct FeedWeights {
 
     // Begins to copy quarter `i` of the block to come.
     __device__ __forceinline__ void copy(u32 stage, u32 i) {
-        copy_16(stage + i * COPIED + threadIdx.x * 16, (i < 2 ? from : second) + i % 2 * COPIED);
+        copy_async(stage + i * COPIED + threadIdx.x * 16, (i < 2 ? from : second) + i % 2 * COPIED);
         if (i == 3) from += 8 * R::BLOCK, second += 8 * R::BLOCK, block++;
     }
 
@@ -161,9 +151,7 @@ struct FeedWeights {
         for (int s = 0; s < 4; s++) {
             u32 a[4];
             fragment<F>(raw, shared, s, a);
-            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                         ::"r"(to + s * 512), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-                         : "memory");
+            store_shared_four(to + s * 512, a);
         }
     }
 };
@@ -193,10 +181,8 @@ struct Places {
         }
 #pragma unroll
         for (int n = 0; n < MANY_NT; n += 2) {
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(to.b[n][0]), "=r"(to.b[n][1]), "=r"(to.b[n + 1][0]),
-                           "=r"(to.b[n + 1][1])
-                         : "r"(b + stage + n * 1024 + s * 256) : "memory");
+            load_matrices(to.b[n][0], to.b[n][1], to.b[n + 1][0], to.b[n + 1][1],
+                          b + stage + n * 1024 + s * 256);
         }
     }
 };
@@ -279,7 +265,6 @@ __device__ __forceinline__ void put_gated(const Product& p, const Turn& turn,
 #pragma unroll
     for (u32 n = 0; n < MANY_NT; n++) {
         const u32 x_row = first_x + n * 8 + t * 2;
-        // A lane has one column of two rows; with its neighbour's, two columns of one.
         const bool odd = g % 2 == 1;
         const u64 place = encoded_place(p.to, x_row + odd, tile * 64 + warp % 2 * 32);
 #pragma unroll
@@ -293,10 +278,9 @@ __device__ __forceinline__ void put_gated(const Product& p, const Turn& turn,
                 for (u32 o = 0; o < 2; o++) {
                     const float gate = scaled(p, x_row + o, sums[i][n][h * 2 + o]);
                     const float up = scaled(p, x_row + o, sums[i + 2][n][h * 2 + o]);
-                    v[o] = there ? glu_of(gate, up) : 0.0f;
+                    v[o] = there ? gated(gate, up) : 0.0f;
                 }
-                const float got = __shfl_xor_sync(ALL_LANES, odd ? v[0] : v[1], 4);
-                (i == 0 ? out.x : out.y) = odd ? bf16_pair(got, v[1]) : bf16_pair(v[0], got);
+                (i == 0 ? out.x : out.y) = two_columns(v, odd);
             }
             if (x_row + odd < p.x.rows) {
                 *(uint2*)(p.to.hi + place + (g / 2 + 4 * h) * 64) = out;
@@ -348,8 +332,7 @@ struct Filling {
             weights.copy(stage, quarter);
         } else if (quarter == 2) {
             weights.make(stage), weights.load();
-            __syncwarp();
-            if (threadIdx.x % WARP == 0) barrier_arrive(full + place.stage);
+            warp_arrive(full + place.stage, threadIdx.x % WARP);
         }
         if (quarter < 3) return;
         barrier_arrive_copied(full + place.stage);
@@ -381,8 +364,7 @@ struct Multiplying {
         filling.bring(1);
         multiply(acc, odd);
         places.load(odd, at, 3);
-        __syncwarp();
-        if (threadIdx.x % WARP == 0) barrier_arrive(empty + place.stage);
+        warp_arrive(empty + place.stage, threadIdx.x % WARP);
         filling.bring(2);
         multiply(acc, even);
         filling.bring(3);
@@ -418,14 +400,15 @@ struct Multiplying {
 
 template <int F>
 __device__ __forceinline__ void many_rows(const Product& p) {
+    constexpr u32 WARPS = MANY_THREADS / WARP;
     extern __shared__ __align__(128) u8 memory[];
     __shared__ u64 full[STAGES], empty[STAGES];
     depend_go();
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < STAGES; i++) {
             // All threads copy; of formats that are made ready each warp says so, too.
-            barrier_init(full + i, MANY_THREADS + (F == BF16 ? 0 : MANY_THREADS / WARP));
-            barrier_init(empty + i, MANY_THREADS / WARP);
+            barrier_init(full + i, MANY_THREADS + (F == BF16 ? 0 : WARPS * WARP_ARRIVES));
+            barrier_init(empty + i, WARPS * WARP_ARRIVES);
         }
     }
     __syncthreads();
@@ -447,7 +430,7 @@ __device__ __forceinline__ void many_rows(const Product& p) {
         if (p.mode == GLU) put_gated(p, turn, total);
         else put_sums(p, turn, total);
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    copies_wait_all();
 }
 
 // Rows of x of a tile, threads of a CTA, its bytes of dynamic shared memory, and whether CTAs stay.

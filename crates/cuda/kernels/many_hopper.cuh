@@ -29,106 +29,16 @@ struct Stage {
     static constexpr u32 ALL = COUNT * BYTES + RESULTS;
 };
 
-__device__ __forceinline__ void barrier_expect(u64* barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
-
-// Copies `bytes` from memory; the barrier counts them as they land.
-__device__ __forceinline__ void copy_in(void* to, const void* from, u32 bytes, u64* barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];"
-                 ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier))
-                 : "memory");
-}
-
-// Has `bytes` of memory come into the cache.
-__device__ __forceinline__ void prefetch(const void* from, u32 bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
-// Begins to copy `bytes` to memory; they lie in shared memory until `copies_out_read`.
-__device__ __forceinline__ void copy_out(void* to, const void* from, u32 bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-                 "cp.async.bulk.commit_group;"
-                 ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
-}
-
-// This thread's copies no longer need what they were made from.
-__device__ __forceinline__ void copies_out_read() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
 // The threads of one group meet, or of both.
 enum Meeting { FIRST = 1, SECOND = 2, BOTH = 3 };
 
 template <Meeting WHO>
 __device__ __forceinline__ void meet() {
-    asm volatile("bar.sync %0, %1;" ::"n"((int)WHO), "n"(WHO == BOTH ? 256 : 128) : "memory");
+    meet_at<WHO == BOTH ? 256 : 128>(WHO);
 }
 
 __device__ __forceinline__ float4 added(float4 a, float4 b) {
     return {__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w)};
-}
-
-// Where wgmma finds 16 columns of rows of x: matrices of 128 bytes, 128 bytes apart along the
-// columns and 1,024 along the rows.
-__device__ __forceinline__ u64 rows_descriptor(const void* x) {
-    const u64 address = (shared_address(x) & 0x3ffff) >> 4;
-    return address | (u64)(128 >> 4) << 16 | (u64)(1024 >> 4) << 32;
-}
-
-#define EIGHT(d, i)                                                                      \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),          \
-        "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-
-// D = A B, or D += A B: A [64, 16] in registers, B [16, 128 or 256] in shared memory.
-__device__ __forceinline__ void wgmma(float (&d)[64], const u32* a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred add;\n"
-        "setp.ne.b32 add, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-        "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-        "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-        "%62, %63}, "
-        "{%64, %65, %66, %67}, %68, add, 1, 1, 0;\n"
-        "}"
-        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40),
-          EIGHT(d, 48), EIGHT(d, 56)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-__device__ __forceinline__ void wgmma(float (&d)[128], const u32* a, u64 b, u32 add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred add;\n"
-        "setp.ne.b32 add, %133, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-        "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-        "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-        "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "
-        "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
-        "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "
-        "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "
-        "%119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-        "{%128, %129, %130, %131}, %132, add, 1, 1, 0;\n"
-        "}"
-        : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24), EIGHT(d, 32), EIGHT(d, 40),
-          EIGHT(d, 48), EIGHT(d, 56), EIGHT(d, 64), EIGHT(d, 72), EIGHT(d, 80), EIGHT(d, 88),
-          EIGHT(d, 96), EIGHT(d, 104), EIGHT(d, 112), EIGHT(d, 120)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
-// Sums may be read from here on, not before: what orders them behind a wait.
-template <int COUNT>
-__device__ __forceinline__ void settle(float (&sums)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
 // A tile: N rows of x, and 128 weight rows of a part; GLU: 64 rows of gate and the same of up.
@@ -252,7 +162,7 @@ struct Summing {
         wgmma_begin();
 #pragma unroll
         for (int s = 0; s < 4; s++) {
-            wgmma(acc, with.a[s], with.b + s * (256 >> 4), add);
+            wgmma_rows(acc, with.a[s], with.b + s * (256 >> 4), add);
             add = 1;
         }
         wgmma_end_group();
@@ -260,10 +170,7 @@ struct Summing {
 
     // Gives a stage back to those who fill it.
     __device__ __forceinline__ void release(u32 which) {
-        // All lanes have read. (`compute-sanitizer --tool racecheck` does not see that one arrives
-        // for all, and reports reads of stages and the copies that come after them.)
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&empty[which]);
+        warp_arrive(&empty[which], lane);
     }
 
     __device__ __forceinline__ void tile(u32 blocks, float (&total)[N / 2]) {
@@ -287,7 +194,7 @@ struct Summing {
             if (block + 1 < blocks) load(other);
             if (SLICED && block + 1 == end) {
                 wgmma_wait<0>();
-                settle(acc);
+                hold(acc);
 #pragma unroll
                 for (u32 i = 0; i < N / 2; i++) total[i] = __fadd_rn(total[i], acc[i]);
                 add = 0;
@@ -303,7 +210,7 @@ struct Summing {
         wgmma_wait<0>();
         release(stage == 0 ? S::COUNT - 1 : stage - 1);
         if (!SLICED) {
-            settle(acc);
+            hold(acc);
 #pragma unroll
             for (u32 i = 0; i < N / 2; i++) total[i] = acc[i];
         }
@@ -438,13 +345,10 @@ struct Leaving {
                         const float other = others[i * 128 + thread()];
                         const float gate = __fmul_rn(whole<F, false>(second ? other : own), by[o]);
                         const float up = __fmul_rn(whole<F, false>(second ? own : other), by[o]);
-                        v[o] = there ? glu_of(gate, up) : 0.0f;
+                        v[o] = there ? gated(gate, up) : 0.0f;
                     }
-                    // A lane has one column of two rows; with its neighbour's, two columns of one.
-                    const bool odd = g % 2 == 1;
-                    const float got = __shfl_xor_sync(ALL_LANES, odd ? v[0] : v[1], 4);
                     *(u32*)(out + n * 512 + (g / 2 + 4 * h) * 64 + (2 * t + g % 2) * 8 + w * 2) =
-                        odd ? bf16_pair(got, v[1]) : bf16_pair(v[0], got);
+                        two_columns(v, g % 2 == 1);
                 }
             }
             if (second) meet<SECOND>();
@@ -469,17 +373,17 @@ __device__ __forceinline__ void many_rows(const Product& p) {
     depend_go();
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < S::COUNT; i++) {
-            barrier_init(&full[i], 1), barrier_init(&empty[i], 8);
+            barrier_init(&full[i], 1), barrier_init(&empty[i], 8 * WARP_ARRIVES);
         }
         barriers_ready();
     }
     __syncthreads();
     depend_wait();
     if (warp >= 8) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        fewer_registers<40>();
         if (threadIdx.x == 8 * WARP) feed<F, N>(p, memory, full, empty);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        more_registers<232>();
         const u32 blocks = blocks_of(p.parts[0].w.cols);
         const Turns<N> turns(p);
         Summing<F, N, SLICED> summing = {memory, full, empty, warp, lane, 0, 0};

@@ -15,7 +15,7 @@ struct Prepare {
     u32 heads;
     u32 kv_heads;
     u32 head_dim; // at most 256
-    void* pool;
+    void* pool; // as `Pool` of `attention.cuh` says, from page 0 and layer 0 on
     u64 page_values;
     u64 layer_at;  // from a page's start to the keys of the layer, in values
     u64 values_at; // from a head's keys to its values

@@ -1,6 +1,10 @@
-// What works on one row at a time: embedding, norms, rotation, the KV slots of a row.
+// What works on one row at a time, in the order of a round: its inputs, embedding, norms and rows
+// encoded for products, rotation and the KV slots of a row, gates, sums; and counts for penalties.
 
 #include "common.cuh"
+#include "ptx.cuh"
+#include "blocks.cuh"
+#include "encoded.cuh"
 #include "prepare.cuh"
 
 // As `abi.rs` declares it. What a recorded round reads, in pinned memory of the host and on the
@@ -174,7 +178,7 @@ norm_encode(const float* x, const float* gain, u32 width, const u32* rows_from, 
     depend_go();
     // The gain of a norm comes from memory in each round; 128 bytes a line.
     for (u32 i = threadIdx.x * 32; i < width; i += 256 * 32) {
-        asm volatile("prefetch.global.L2 [%0];" : : "l"(gain + i));
+        prefetch_line(gain + i);
     }
     depend_wait();
     const u32 row = rows_from ? rows_from[blockIdx.x] : blockIdx.x;
@@ -295,10 +299,6 @@ prepare_bf16(Prepare p) { prepare<u16>(p); }
 extern "C" __global__ void __launch_bounds__(32 * PREPARE_HEADS)
 prepare_f32(Prepare p) { prepare<float>(p); }
 
-__device__ __forceinline__ float silu(float a) {
-    return __fdiv_rn(a, __fadd_rn(1.0f, expf(-a)));
-}
-
 // silu(gate) * up, encoded. Grid: rows, ceil(width / 1024). gate, up [rows, width].
 extern "C" __global__ void __launch_bounds__(256)
 swiglu_encode(const float* gate, const float* up, u32 width, Encoded to) {
@@ -320,7 +320,7 @@ swiglu_encode(const float* gate, const float* up, u32 width, Encoded to) {
         }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = __fmul_rn(silu(a[i]), b[i]);
+    for (int i = 0; i < 4; i++) a[i] = gated_exact(a[i], b[i]);
     put_encoded_two(to, row, col, a[0], a[1]);
     put_encoded_two(to, row, col + 2, a[2], a[3]);
 }
@@ -340,6 +340,7 @@ struct Ids {
 };
 
 // Penalty counts of one lane [vocab], cleared before: marks `prompt` ids, counts those behind them.
+// Grid: ceil(count / 256).
 extern "C" __global__ void __launch_bounds__(256)
 count_tokens(u32* counts, const __grid_constant__ Ids tokens, u32 prompt, u32 count) {
     depend_go();

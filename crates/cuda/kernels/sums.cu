@@ -126,6 +126,8 @@ struct SumParts {
     u32 unused;
 };
 
+// What a launch needs to know: threads of a CTA, words of a slice, parts at most, and bytes more by
+// which sums are divided.
 extern "C" __constant__ u32 sums_shape[4] = {SUM_THREADS + WARP, SLICE_WORDS, SUM_PARTS, SUM_MORE};
 
 // Words of a part, the first and the last of which may be other bytes too.

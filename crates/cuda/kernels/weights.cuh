@@ -17,6 +17,12 @@ __device__ __forceinline__ u32 high_twice(u32 pair) {
     return twice;
 }
 
+__device__ __forceinline__ u32 bf16_fma(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
 __device__ __forceinline__ u32 both(float value) { return bf16_pair(value, value); }
 
 // Codes are small whole numbers, and the bits of a whole number c below 256 are, as bf16, c 2^-133.
@@ -65,12 +71,7 @@ struct FromShared {
 
 // By addresses of shared memory: a lane's own part of them is added once, the rest in the loads.
 struct FromRing {
-    static __device__ __forceinline__ uint4 four(u32 at) {
-        uint4 v;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
-        return v;
-    }
+    static __device__ __forceinline__ uint4 four(u32 at) { return load_shared_four(at); }
     static __device__ __forceinline__ uint2 two(u32 at) {
         uint2 v;
         asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");

@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
-/// `struct Weight` of `common.cuh`.
+/// `struct Weight` of `blocks.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weight {
@@ -11,7 +11,7 @@ pub(crate) struct Weight {
     pub(crate) cols: u32,
 }
 
-/// `struct Encoded` of `common.cuh`.
+/// `struct Encoded` of `encoded.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Encoded {
@@ -23,7 +23,7 @@ pub(crate) struct Encoded {
     pub(crate) cols: u32,
 }
 
-/// `struct Norm` of `common.cuh`.
+/// `struct Norm` of `encoded.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Norm {
@@ -35,7 +35,7 @@ pub(crate) struct Norm {
     pub(crate) cols: u32,
 }
 
-/// `struct Part` of `linear.cu`.
+/// `struct Part` of `products.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Part {
@@ -45,7 +45,7 @@ pub(crate) struct Part {
     pub(crate) bias: u64,
 }
 
-/// `struct Product` of `linear.cu`.
+/// `struct Product` of `products.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
@@ -132,7 +132,7 @@ pub(crate) struct Queries {
     pub(crate) partials: u64,
 }
 
-/// `struct Cut` of `attend_split.cuh`.
+/// `struct Cut` of `attend_runs.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
@@ -165,7 +165,7 @@ pub(crate) struct Inputs {
     pub(crate) draws_to: u64,
 }
 
-/// `struct Samples` of `sample.cu`.
+/// `struct Samples` of `sample.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Samples {
@@ -246,7 +246,7 @@ const _: () = {
 mod tests {
     use super::*;
 
-    /// `Runs::seek` of `attend_split.cuh`: CTAs of each row.
+    /// `Runs::seek` of `attend_runs.cuh`: CTAs of each row.
     fn shares(cut: Cut, runs: &[u32]) -> Vec<u32> {
         let all: u32 = runs.iter().sum();
         runs.iter().map(|runs| (cut.ctas * runs / all).max(1).min(*runs)).collect()

@@ -136,7 +136,7 @@ impl Sampler {
     }
 }
 
-/// `struct Draw` of `sample.cu`.
+/// `struct Draw` of `sample.cuh`.
 fn draw_bytes(lane: &LaneSampling<'_>) -> [u8; DRAW] {
     let params = lane.params;
     let mut out = [0; DRAW];
@@ -166,7 +166,7 @@ fn draw_bytes(lane: &LaneSampling<'_>) -> [u8; DRAW] {
     out
 }
 
-/// `struct Row` of `sample.cu`.
+/// `struct Row` of `sample.cuh`.
 fn result(row: &[u8]) -> SampleOut {
     let word = |i: usize| {
         u32::from_le_bytes(row[4 * i..4 * i + 4].try_into().expect("a word has four bytes"))

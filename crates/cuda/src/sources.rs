@@ -19,19 +19,31 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// What they include: names and texts.
-const HEADERS: [(&str, &str); 12] = [
+const HEADERS: [(&str, &str); 24] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
+    ("ptx.cuh", include_str!("../kernels/ptx.cuh")),
+    ("wgmma.cuh", include_str!("../kernels/wgmma.cuh")),
+    ("blocks.cuh", include_str!("../kernels/blocks.cuh")),
+    ("encoded.cuh", include_str!("../kernels/encoded.cuh")),
     ("prepare.cuh", include_str!("../kernels/prepare.cuh")),
     ("attention.cuh", include_str!("../kernels/attention.cuh")),
     ("attention_scalar.cuh", include_str!("../kernels/attention_scalar.cuh")),
     ("attend.cuh", include_str!("../kernels/attend.cuh")),
+    ("attend_runs.cuh", include_str!("../kernels/attend_runs.cuh")),
+    ("attend_join.cuh", include_str!("../kernels/attend_join.cuh")),
     ("attend_split.cuh", include_str!("../kernels/attend_split.cuh")),
+    ("attend_whole.cuh", include_str!("../kernels/attend_whole.cuh")),
     ("attend_pair.cuh", include_str!("../kernels/attend_pair.cuh")),
     ("attend_tiles.cuh", include_str!("../kernels/attend_tiles.cuh")),
     ("attend_hopper.cuh", include_str!("../kernels/attend_hopper.cuh")),
     ("weights.cuh", include_str!("../kernels/weights.cuh")),
+    ("products.cuh", include_str!("../kernels/products.cuh")),
+    ("few.cuh", include_str!("../kernels/few.cuh")),
+    ("many_exact.cuh", include_str!("../kernels/many_exact.cuh")),
     ("many.cuh", include_str!("../kernels/many.cuh")),
     ("many_hopper.cuh", include_str!("../kernels/many_hopper.cuh")),
+    ("sample.cuh", include_str!("../kernels/sample.cuh")),
+    ("sample_find.cuh", include_str!("../kernels/sample_find.cuh")),
 ];
 
 /// Machine code of `units`, made side by side or read from `folder`.

@@ -9,7 +9,7 @@ use crate::exact::{BF16, Exact, F32, PAIR};
 use crate::load::Load;
 
 /// Slices that a card sums a row of columns in, and from how many columns on they are twice as
-/// many: `SLICES` and `BLOCKS_LONG` of `linear.cu`.
+/// many: `SLICES` and `BLOCKS_LONG` of `products.cuh`.
 const SLICES: u32 = 8;
 const COLS_LONG: u32 = 128 * 64;
 

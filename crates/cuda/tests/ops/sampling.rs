@@ -24,7 +24,7 @@ const LOGPROB: f64 = MASS + 128.0 / (1 << 24) as f64;
 const LANES: u32 = 8;
 
 /// Around what CTAs take of the ids at a time: 2,048 (`SAMPLE_PART_IDS`) and 8,192; and more equal
-/// ids than are sorted at once (`SORTED` of `sample.cu`, 4,096).
+/// ids than are sorted at once (`SORTED` of `sample.cuh`, 4,096).
 const VOCABS: [u32; 6] = [75, 2_048, 2_049, 5_000, 8_193, 20_000];
 
 /// Ids of a vocabulary that may be drawn; those behind pad it.

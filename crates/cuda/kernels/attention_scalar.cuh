@@ -78,8 +78,13 @@ struct ScalarTile {
         }
     }
 
-    __device__ __forceinline__ u32 head_of(u32 query) const { return first_head + query % heads; }
-    __device__ __forceinline__ u32 row_of(u32 query) const { return first_row + query / heads; }
+    // A split has one row.
+    __device__ __forceinline__ u32 head_of(u32 query) const {
+        return first_head + (SPLIT ? query : query % heads);
+    }
+    __device__ __forceinline__ u32 row_of(u32 query) const {
+        return first_row + (SPLIT ? 0 : query / heads);
+    }
 };
 
 // What the threads of a CTA tell each other of its queries. A split joins no runs.

@@ -138,7 +138,9 @@ async def loaded(options: Mapping[str, object]) -> AsyncIterator[Run]:
     plan = plan_model(config, console)
     recorder = Recorder()
     async with running_model(config, plan, recorder, console) as (model, _):
-        yield Run(model, recorder, plan.pages)
+        run = Run(model, recorder, plan.pages)
+        yield run
+        del run.model  # its memory is needed for the next one; what was asked stays
 
 
 def percentiles(seconds: list[float]) -> dict[str, Any]:

@@ -68,10 +68,18 @@ class Place:
     setups: tuple[Setup, ...]
 
 
+def where(place: Place) -> dict[str, object]:
+    """The device, and on a card a budget of which the driver may count more: it still counts what
+    it took for the loads before this one."""
+    if place.device == "cpu":
+        return {"device": "cpu"}
+    return {"device": "cuda", "vram.budget_bytes": "8G", "vram.allow_oversubscription": "on"}
+
+
 def options(place: Place, kv_ram: str, kv_disk: str, folder: Path) -> dict[str, object]:
     """The configuration of one setup."""
     return {
-        "device": place.device,
+        **where(place),
         "model.path": place.model,
         "model.max_context": place.context,
         "model.lanes": 4,
@@ -87,7 +95,7 @@ def options(place: Place, kv_ram: str, kv_disk: str, folder: Path) -> dict[str, 
 def alone_options(place: Place) -> dict[str, object]:
     """A model that keeps nothing of one request for the next."""
     return {
-        "device": place.device,
+        **where(place),
         "model.path": place.model,
         "model.max_context": place.context,
         "model.lanes": 1,

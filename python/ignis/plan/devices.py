@@ -49,7 +49,7 @@ CPU = Device("cpu", "cpu", "this machine's CPU")
 # Bytes of the driver's context, and of what modules and library handles take: on an H200 as
 # benches/results/card-h200.json has them. For an RTX 5090 no load of ours was measured: the
 # figures are what other programs were seen to take, and leave room.
-_HOPPER = (("cuda_context", 551_092_224), ("residual", 4 * MIB))
+_HOPPER = (("cuda_context", 547_356_672), ("residual", 4 * MIB))
 _RTX = (("cuda_context", 452_595_712), ("residual", 88_028_656))
 
 

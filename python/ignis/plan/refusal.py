@@ -295,11 +295,12 @@ def _margin_lowered(ask: Ask, sizes_of: SizesOf) -> Iterator[Suggestion]:
     """Less host memory left to others, on a device with memory of its own."""
     if ask.host_free_bytes is None:
         return
-    adapted, _ = adapt(ask, sizes_of)
-    margin = ask.host_free_bytes - cut(adapted, sizes_of(adapted)).host_bytes
-    if 0 <= margin < ask.host_margin_bytes and starts(
-        replace(ask, host_margin_bytes=margin), sizes_of
-    ):
+    # By search: with less margin a load may be adapted otherwise, as to keep a table on the host.
+    margin = largest(
+        range(ask.host_margin_bytes),
+        lambda margin: starts(replace(ask, host_margin_bytes=margin), sizes_of),
+    )
+    if margin is not None:
         freed = ask.host_margin_bytes - margin
         option = "model.host_margin_bytes"
         yield Suggestion(option, _size(ask.host_margin_bytes), _size(margin), freed)

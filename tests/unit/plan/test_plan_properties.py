@@ -210,6 +210,40 @@ def test_every_suggestion_fits_when_it_is_followed(scenario: Scenario) -> None:
         assert isinstance(outcome(together, sizes_of), Plan), refused.together
 
 
+def test_less_margin_is_suggested_where_it_keeps_a_table_on_the_host() -> None:
+    """With the margin as it is the table goes to the device, where it leaves too little."""
+    core = FakeCore(
+        weights=67_108_864,
+        row_bytes=20_720,
+        lane_bytes=9_740_986,
+        slot_bytes=682_165,
+        table_bytes=1_629_366,
+        token_bytes=200_000,
+    )
+    sizes_of = sizes_by_ask(core, "m", "cuda")
+    ask = Ask(
+        context_tokens=5136,
+        lanes=8,
+        chunk_tokens=2048,
+        threads=4,
+        kv_format="f32",
+        embedding="host",
+        pool_capped=False,
+        spare_tokens=0,
+        free_bytes=655_302_925,
+        headroom_bytes=24,
+        host_free_bytes=100 * MIB,
+        host_margin_bytes=100 * MIB,
+    )
+    refused = outcome(ask, sizes_of)
+    assert isinstance(refused, PlanRefused)
+    together = [one.option for one in refused.together]
+    assert together == ["model.max_context", "model.host_margin_bytes"]
+    for suggestion in refused.together:
+        ask = applied(ask, suggestion)
+    assert isinstance(outcome(ask, sizes_of), Plan)
+
+
 @settings(max_examples=100, deadline=None)
 @given(scenarios())
 def test_a_refusal_leaves_out_no_option_that_would_fit(scenario: Scenario) -> None:

@@ -53,10 +53,9 @@ struct Seen {
 
 // The row of a CTA, and its part in it: the `nth` of `ctas` that share the row's runs.
 struct Share {
-    u32 of;       // which of the launch's rows
-    u32 row;      // of the round
-    u32 last;     // the row's position, which is its last key's
-    u32 sequence; // the lane that it is of
+    u32 of;   // which of the launch's rows
+    u32 row;  // of the round
+    u32 last; // the row's position, which is its last key's
     u32 nth, ctas, runs;
 
     Share() = default;
@@ -68,7 +67,7 @@ struct Share {
             seek(in, cut);
         }
         if (is_none(cut)) return;
-        load(in, of, row, last, sequence);
+        last = last_of(in, of, row);
         runs = Seen(last).runs, ctas = min(ctas, runs);
     }
 
@@ -77,11 +76,11 @@ struct Share {
         return of == cut.rows || nth >= ctas;
     }
 
-    // Where all rows are cut, as is usual, a row is its own tile: all loads begin at once.
-    static __device__ __forceinline__ void load(const Queries& in, u32 of, u32& row, u32& last,
-                                                u32& sequence) {
-        row = in.tiles[2 * of], last = in.positions[of], sequence = in.lanes[of];
-        if (row != of) last = in.positions[row], sequence = in.lanes[row];
+    // Where all rows are cut, as is usual, a row is its own tile: nothing waits for `tiles`.
+    static __device__ __forceinline__ u32 last_of(const Queries& in, u32 of, u32& row) {
+        row = in.tiles[2 * of];
+        const u32 last = in.positions[of];
+        return row == of ? last : in.positions[row];
     }
 
     // Shares CTAs out by the runs of rows, one to each at least; `of` is past the last row where
@@ -89,10 +88,8 @@ struct Share {
     __device__ __forceinline__ void seek(const Queries& in, const Cut& cut) {
         const u32 lane = threadIdx.x % WARP;
         auto runs_of = [&](u32 i) {
-            if (i >= cut.rows) return 0u;
-            u32 row, last, sequence;
-            load(in, i, row, last, sequence);
-            return Seen(last).runs;
+            u32 row;
+            return i < cut.rows ? Seen(last_of(in, i, row)).runs : 0;
         };
         u32 all = 0;
 #pragma unroll 1
@@ -128,12 +125,12 @@ struct Runs {
     u32 last, from, to, length;
     const u32* table;
 
-    __device__ __forceinline__ Runs(const Pool& pool, const Share& share) {
+    __device__ __forceinline__ Runs(const Queries& in, const Pool& pool, const Share& share) {
         const Seen seen(share.last);
         last = share.last, length = seen.length;
         from = share.nth * seen.runs / share.ctas * length;
         to = min((share.nth + 1) * seen.runs / share.ctas * length, seen.pages);
-        table = pool.tables + (u64)share.sequence * pool.stride;
+        table = pool.tables + (u64)in.lanes[share.row] * pool.stride;
     }
 
     // Whether the row's own slot is in the last of these pages.

@@ -300,7 +300,7 @@ __device__ __forceinline__ void attend_split(const Queries& in, const Pool& pool
     const Share found(in, cut);
     if (found.is_none(cut)) return; // without a wait: those with runs do
     if (threadIdx.x == 0) share = found;
-    const Runs runs(pool, found);
+    const Runs runs(in, pool, found);
     const Heads heads(in, pool);
     Pages<DIM> pages(runs, pool, heads.kv, shared_address(tiles));
 #pragma unroll 1
